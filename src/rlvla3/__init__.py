@@ -1,0 +1,1 @@
+"""Fully asynchronous reinforcement learning of vision-language-action policies."""

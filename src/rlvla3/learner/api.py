@@ -1,0 +1,56 @@
+"""What the Trainer role needs of a learner. Importing this module does not import torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from rlvla3.messages import Channel, Trajectory
+
+Slab = Mapping[str, npt.NDArray[Any]]
+"""The trajectory slab by field name. R rows, T chunks, C sub-steps in a chunk:
+
+``observation.<field>`` [R, T+1, ...] raw observations, with ``observation.task`` int64 and
+``observation.elapsed`` float32 (sub-steps done / step limit, 0 without a limit);
+``record.<field>`` [R, T, ...] the policy's action records; ``version`` int64 [R, T];
+``reward`` float32 [R, T, C], 0 after the end; ``sub_steps`` int32 [R, T] executed sub-steps;
+``bootstrap_value`` float32 [R], V of the final observation; ``episode`` int64 [R].
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """What one update did. ``skipped``: something was not finite, so nothing changed."""
+
+    skipped: bool
+    metrics: Mapping[str, float]
+
+
+class Learner(Protocol):
+    """Turns trajectories into weights. One update: ``ingest`` any number of times, ``update``."""
+
+    version: int
+    """Version of the weights held now; +1 by each update that is not skipped."""
+
+    def ingest(self, trajectories: Sequence[Trajectory], slab: Slab) -> None:
+        """Take in finished trajectories: advantages, frozen prefixes and, when streaming, the
+        first pass's gradient. Rows stay valid until the update ends."""
+        ...
+
+    def update(self) -> UpdateReport:
+        """Run the (remaining) epochs over everything taken in, then forget it."""
+        ...
+
+    def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
+        """Parameters and buffers by name; ``evaluation`` gives the averaged ones if configured."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights, average, optimiser, schedule, RNG, counters into an empty folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore what ``save`` wrote, exactly."""
+        ...

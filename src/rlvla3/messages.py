@@ -1,0 +1,373 @@
+"""Everything that crosses a role boundary: ids, payload fields, events and commands.
+
+Only metadata is here. Observations, actions and weights stay in shared memory and are named by
+(row, chunk) or (buffer, version). Events go to the engine, commands come from it. Every message
+is frozen and complete: no field is optional for the sake of another mode.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+Member = NewType("Member", str)
+"""One process of a role, such as ``simulator-0``."""
+Env = NewType("Env", int)
+"""One environment, numbered over all Simulators."""
+Slot = NewType("Slot", int)
+"""A shard of an env batch, numbered over all Simulators; the unit of request."""
+Row = NewType("Row", int)
+"""One trajectory's place in the trajectory slab."""
+Version = NewType("Version", int)
+"""A policy version: +1 at each publish."""
+Episode = NewType("Episode", int)
+"""A unique episode number; a replacement episode gets a new one. Keys the exploration noise."""
+
+Channel = Literal["rollout", "evaluation"]
+"""Which copy of the weights a Generator uses: the newest, or the one pinned for evaluation."""
+End = Literal["terminated", "truncated", "segment"]
+"""Why a trajectory ended. ``segment``: its chunks are full, the episode goes on."""
+Kind = Literal["act", "value"]
+"""What a request asks for. ``value``: only V(s), for a bootstrap; no noise is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSpec:
+    """One array of a payload: ``shape`` excludes rows and chunks; ``dtype`` is a numpy name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where an episode starts: it fixes the task and the initial state, whichever env runs it."""
+
+    task: int
+    """Index into the simulator's task table."""
+    split: Literal["train", "held_out", "demonstration"]
+    """The family of initial states; families never share a state."""
+    state: int
+    """Index of the initial state within (task, split), from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryStart:
+    """The right to run one trajectory (a credit) and the row to write it into."""
+
+    env: Env
+    row: Row
+    episode: Episode
+    start: Start
+    channel: Channel
+    step_limit: int
+    """Sub-steps after which the episode is cut; 0 leaves the simulator's own limit."""
+    first_chunk: int
+    """Chunk index within the episode of this trajectory's first chunk; 0 resets the env."""
+    video: str
+    """File to write every sub-step's picture to; empty for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One slot's observations waiting for actions (``act``), or one for a value (``value``)."""
+
+    slot: Slot
+    seq: int
+    kind: Kind
+    channel: Channel
+    rows: tuple[int, ...]
+    """Row of each active env of the slot."""
+    chunks: tuple[int, ...]
+    """Position in its row of each observation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """A finished trajectory, by reference."""
+
+    row: Row
+    episode: Episode
+    start: Start
+    first_chunk: int
+    chunks: int
+    sub_steps: int
+    end: End
+    success: bool
+    total_reward: float
+    """Undiscounted sum of its executed sub-step rewards."""
+    oldest_version: Version
+
+
+# --- events: to the engine -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed; a deadline may be due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReady:
+    """A member finished its set-up and can work."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A member's input/output thread is alive."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLost:
+    """A member raised, exited or was found hanging; it may still be writing."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReaped:
+    """The member's process is gone; nothing of it can write any more."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationReady:
+    """A slot's observations are in the slab and want actions."""
+
+    member: Member
+    slot: Slot
+    seq: int
+    rows: tuple[int, ...]
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryReady:
+    """A trajectory ended; ``end == "segment"`` leaves the env in mid-episode."""
+
+    member: Member
+    env: Env
+    row: Row
+    chunks: int
+    sub_steps: int
+    end: End
+    success: bool
+    total_reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceDone:
+    """A batch's action records are in the slab, computed with ``version``."""
+
+    member: Member
+    batch: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsLoaded:
+    """A Generator serves ``version`` on ``channel`` from now on."""
+
+    member: Member
+    channel: Channel
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchDone:
+    """The Trainer took in a micro-batch (with streaming: its gradient too)."""
+
+    member: Member
+    update: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateDone:
+    """The Trainer finished an update. ``skipped``: it was not finite and nothing changed."""
+
+    member: Member
+    update: int
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPublished:
+    """A version's weights are complete in a buffer."""
+
+    member: Member
+    channel: Channel
+    version: Version
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is complete on disk."""
+
+    member: Member
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Ctrl-C, SIGTERM or the end of the time budget: checkpoint, then end."""
+
+    reason: str
+
+
+Event = (
+    Tick
+    | MemberReady
+    | Heartbeat
+    | MemberLost
+    | MemberReaped
+    | ObservationReady
+    | TrajectoryReady
+    | InferenceDone
+    | WeightsLoaded
+    | MicroBatchDone
+    | UpdateDone
+    | WeightsPublished
+    | CheckpointSaved
+    | StopRequested
+)
+
+
+# --- commands: from the engine ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTrajectories:
+    """Credits for a Simulator."""
+
+    member: Member
+    starts: tuple[TrajectoryStart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyActions:
+    """The actions of these (slot, seq) are in the slab: execute them."""
+
+    member: Member
+    slots: tuple[tuple[Slot, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequests:
+    """These (slot, seq) will never be answered."""
+
+    member: Member
+    slots: tuple[tuple[Slot, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInference:
+    """Compute one inference batch."""
+
+    member: Member
+    batch: int
+    channel: Channel
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWeights:
+    """Read a published version from a buffer."""
+
+    member: Member
+    channel: Channel
+    version: Version
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainMicroBatch:
+    """Take in these trajectories for ``update``."""
+
+    member: Member
+    update: int
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishUpdate:
+    """All trajectories of ``update`` were sent: run the remaining epochs."""
+
+    member: Member
+    update: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishWeights:
+    """Write the weights of ``version`` into ``buffer`` of ``channel``."""
+
+    member: Member
+    channel: Channel
+    version: Version
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint:
+    """Write everything needed to resume; ``engine_state`` is the engine's own part as JSON."""
+
+    member: Member
+    version: Version
+    engine_state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveBest:
+    """Keep the pinned evaluation weights as the best so far."""
+
+    member: Member
+    version: Version
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceMember:
+    """Kill and reap this member, report MemberReaped, start a new one if ``restart``."""
+
+    member: Member
+    reason: str
+    restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEvaluation:
+    """All episodes of an evaluation ended; one trajectory for each, in start order."""
+
+    version: Version
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The run is over. ``failed``: by a fault, with the cause in ``reason``."""
+
+    reason: str
+    failed: bool
+
+
+Command = (
+    StartTrajectories
+    | ApplyActions
+    | CancelRequests
+    | RunInference
+    | LoadWeights
+    | TrainMicroBatch
+    | FinishUpdate
+    | PublishWeights
+    | SaveCheckpoint
+    | SaveBest
+    | ReplaceMember
+    | ReportEvaluation
+    | Stop
+)

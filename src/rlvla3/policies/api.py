@@ -1,0 +1,115 @@
+"""What a policy provides. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlvla3.messages import FieldSpec
+from rlvla3.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInterface:
+    """What a policy is connected to: the simulator's raw fields and the action chunk."""
+
+    observation: tuple[FieldSpec, ...]
+    """Raw fields of one observation; the field ``task`` (int64 []) is always added by the slab."""
+    instructions: tuple[str, ...]
+    """Instruction text of each task index."""
+    action_dim: int
+    """A."""
+    chunk: int
+    """C: actions executed for one inference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseKey:
+    """Names the random numbers of one sample: equal keys give equal numbers anywhere."""
+
+    seed: int
+    episode: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The trainer's view of stored action records."""
+
+    log_prob: torch.Tensor
+    """[B] or [B, C] or [B, C, A], by the policy's ratio level; float32."""
+    entropy: torch.Tensor
+    """[B]; zeros where the policy has none."""
+    value: torch.Tensor
+    """[B] float32."""
+
+
+class PolicyModel(Protocol):
+    """The network with its processors; a ``torch.nn.Module``. Raw observations in, actions out.
+
+    Observation arrays are raw, as the simulator wrote them, with a leading batch dimension [B].
+    """
+
+    def act(self, observation: Arrays, keys: tuple[NoiseKey, ...], explore: bool) -> Arrays:
+        """Action records [B, ...] by ``record_spec`` name, always including ``action``
+        [B, C, A] float32 in env units, ``log_prob`` and ``value`` [B].
+
+        ``explore=False``: deterministic sampling from the keyed initial noise (evaluation).
+        """
+        ...
+
+    def values(self, observation: Arrays) -> npt.NDArray[np.float32]:
+        """V(s) [B], the same number that ``act`` records."""
+        ...
+
+    def prefix(self, observation: Arrays) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What does not depend on trainable weights, computed once for each observation."""
+        ...
+
+    def evaluate(self, prefix: Any, observation: Arrays, record: Arrays) -> Evaluation:
+        """Log-probs, entropy and values of stored records under the present weights."""
+        ...
+
+    def imitation_loss(
+        self, observation: Arrays, actions: npt.NDArray[np.float32], generator: torch.Generator
+    ) -> torch.Tensor:
+        """Supervised loss on demonstrated action chunks [B, C, A] in env units."""
+        ...
+
+    def trainable(self, stage: str) -> list[tuple[str, torch.nn.Parameter]]:
+        """Named parameters that train in ``stage``: ``imitation`` or ``reinforcement``."""
+        ...
+
+    def fsdp_units(self) -> list[torch.nn.Module]:
+        """Modules to shard one by one."""
+        ...
+
+    def fit_processors(self, states: npt.NDArray[np.float32], actions: npt.NDArray[np.float32]) -> None:
+        """Set the normalisation statistics (buffers that travel with the weights)."""
+        ...
+
+
+class Policy(Protocol):
+    """A policy family: cheap to construct, describes its records, builds the network."""
+
+    Settings: ClassVar[type[Settings]]
+
+    def __init__(self, settings: Any, interface: PolicyInterface) -> None: ...
+
+    @property
+    def record_spec(self) -> tuple[FieldSpec, ...]:
+        """What one chunk stores, for one sample."""
+        ...
+
+    def build(self, device: str, seed: int) -> PolicyModel:
+        """Build the network with freshly initialised weights (imports torch)."""
+        ...

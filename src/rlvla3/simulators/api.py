@@ -1,0 +1,121 @@
+"""What a simulator adapter provides. Nothing here imports torch or a simulator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlvla3.messages import FieldSpec, Start
+from rlvla3.settings import Settings
+
+Observation = Mapping[str, npt.NDArray[Any]]
+"""Raw observation of one env, by field name, exactly as the simulator gave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorSpec:
+    """What an adapter offers, known without building an environment."""
+
+    observation: tuple[FieldSpec, ...]
+    """Raw observation fields of one env (images uint8 [H, W, 3], vectors float32)."""
+    action_dim: int
+    """A: real action dimensions, each in [-1, 1]."""
+    tasks: tuple[str, ...]
+    """Task names; ``Start.task`` indexes them."""
+    instructions: tuple[str, ...]
+    """One instruction for each task."""
+    step_limits: tuple[int, ...]
+    """Sub-steps after which an episode of each task is cut; 0: the simulator's own limit."""
+    fingerprint: Mapping[str, str | int | float | bool]
+    """What changes the pixels or the physics (camera, rendering, versions): kept in checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Outcome of one sub-step of one env."""
+
+    reward: float
+    terminated: bool
+    """A true end of the task: nothing is bootstrapped after it."""
+    truncated: bool
+    """Cut by a limit: the value of the final observation is bootstrapped."""
+    success: bool
+
+
+class Env(Protocol):
+    """One environment. Used by one thread only; never pickled; built where it is used."""
+
+    def reset(self, start: Start, step_limit: int) -> None:
+        """Go to a fixed initial state. Equal starts give bit-identical episodes.
+
+        ``step_limit``: sub-steps after which a step reports the cut; 0 for the own limit.
+        """
+        ...
+
+    def step(self, action: npt.NDArray[np.float32]) -> Step:
+        """Execute one action [A] in [-1, 1] (clipped by the adapter). No rendering."""
+        ...
+
+    def observe(self) -> Observation:
+        """The current observation, rendered now. Called only when it will be used."""
+        ...
+
+    def picture(self) -> npt.NDArray[np.uint8]:
+        """A frame [H, W, 3] for people (videos); may be larger than the policy's."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+class Expert(Protocol):
+    """A scripted policy used only to make demonstrations; may see privileged state."""
+
+    def act(self) -> npt.NDArray[np.float32]:
+        """The expert's action [A] for the env's current state, clipped to [-1, 1]."""
+        ...
+
+
+class Simulator(Protocol):
+    """An adapter: built from its own settings, describes itself, builds environments."""
+
+    Settings: ClassVar[type[Settings]]
+
+    def __init__(self, settings: Any) -> None: ...
+
+    @property
+    def spec(self) -> SimulatorSpec: ...
+
+    def make(self) -> Env:
+        """Build one environment (in the calling thread, which then owns it)."""
+        ...
+
+    def expert(self, env: Env) -> Expert:
+        """The scripted expert for an env of this adapter.
+
+        Raises:
+            LookupError: this simulator has none, with the way to give demonstrations instead.
+        """
+        ...
+
+
+class EnvBatch(Protocol):
+    """A group of envs stepped together by one lane. ``SerialBatch`` makes one of single envs;
+    a simulator that steps its whole batch at once (on a GPU) provides its own."""
+
+    size: int
+
+    def reset(self, index: int, start: Start, step_limit: int) -> None: ...
+
+    def step(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> Sequence[Step]:
+        """One sub-step of the named envs; actions [n, A]."""
+        ...
+
+    def observe(self, indices: Sequence[int]) -> Sequence[Observation]: ...
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]: ...
+
+    def close(self) -> None: ...
