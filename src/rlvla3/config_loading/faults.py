@@ -1,0 +1,157 @@
+"""Turns validation errors into one line each: file, field, rule, value, remedy."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from rlvla3.config_loading.resolver import pick
+from rlvla3.config_loading.trees import Branch, Items, Leaf, Tree, did_you_mean
+from rlvla3.config_loading.types import group_models, item_type, members, value_type
+
+
+class OptionsError(ValueError):
+    """The options of a group are not what its kind wants; reported as faults of their fields."""
+
+    def __init__(self, name: str, model: type[BaseModel], error: ValidationError) -> None:
+        super().__init__(f"{name}: {error.error_count()} faults")
+        self.name = name
+        self.model = model
+        self.error = error
+
+
+def explain(error: ValidationError, model: type[BaseModel], tree: Branch, name: str) -> Iterator[str]:
+    """One line for each field at fault."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    docs: dict[tuple[str, ...], str] = {}
+    for path, text, doc in _flatten(error, model, tree, ()):
+        found.setdefault(path, []).append(text)
+        docs[path] = doc
+    for path, texts in found.items():
+        rules = " or ".join(dict.fromkeys(texts))
+        value = _find(tree, path)
+        got = f", got {_shown(value)}" if isinstance(value, Leaf) and "got " not in rules else ""
+        remedy = f" ({docs[path]})" if docs[path] else ""
+        dotted = f"{'.'.join(path)}: " if path else ""
+        yield f"{_nearest(tree, path, name)}: {dotted}{rules}{got}{remedy}"
+
+
+def _flatten(
+    error: ValidationError, model: type[BaseModel], tree: Tree | None, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    for item in error.errors(include_url=False):
+        inner = _path(item["loc"], model, tree)
+        if inner is None:
+            continue
+        path = (*prefix, *inner)
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, OptionsError):
+            options = _find(tree, (*inner, cause.name))
+            yield from _flatten(cause.error, cause.model, options, (*path, cause.name))
+        else:
+            yield path, _rule(item), _doc(model, inner)
+
+
+def _path(loc: tuple[str | int, ...], model: type[BaseModel], tree: Tree | None) -> tuple[str, ...] | None:
+    """A location without the names of union alternatives that pydantic puts into it.
+
+    None: a fault of an alternative that was not meant.
+    """
+    parts: list[str] = []
+    annotation: Any = model
+    for element in loc:
+        groups = group_models(annotation)
+        if groups and element in {group.__name__ for group in groups}:
+            at = _find(tree, tuple(parts))
+            meant = pick(groups, at) if isinstance(at, Branch) else groups[0]
+            if meant.__name__ != element:
+                return None
+            annotation = meant
+            continue
+        if groups:
+            infos = [g.model_fields[str(element)] for g in groups if element in g.model_fields]
+            annotation = infos[0].annotation if infos else Any
+        elif isinstance(element, int):
+            annotation = item_type(annotation, element)
+        elif _is_branch_name(element, annotation):
+            continue
+        else:
+            annotation = value_type(annotation)
+        parts.append(str(element))
+    return tuple(parts)
+
+
+def _is_branch_name(element: str, annotation: Any) -> bool:
+    """Whether an element names an alternative of a union, such as ``int`` or ``literal['a']``."""
+    if annotation is Any:
+        return False
+    has_map = any(
+        isinstance(get_origin(m), type) and issubclass(get_origin(m), Mapping) for m in members(annotation)
+    )
+    return not has_map or "[" in element
+
+
+def _rule(item: Any) -> str:
+    kind, text = item["type"], str(item["msg"])
+    if kind == "missing":
+        return "must be given"
+    if kind == "literal_error":
+        options = re.findall(r"'([^']*)'", item["ctx"]["expected"])
+        near = did_you_mean(str(item["input"]), options)
+        return f"must be {item['ctx']['expected']}" + (f"; {near}" if near.startswith("did") else "")
+    if kind == "extra_forbidden":
+        return "unknown key; remove it"
+    if kind in ("value_error", "assertion_error"):
+        return text.partition(", ")[2] or text
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return "must be a group of 'key: value' settings"
+    text = re.sub(r", (unable to parse|got a number).*", "", text)
+    return (
+        text.replace("Input should be", "must be")
+        .replace("a valid ", "a ")
+        .replace("a integer", "an integer")
+        .replace("Input ", "must be ")
+    )
+
+
+def _find(tree: Tree | None, path: tuple[str, ...]) -> Tree | None:
+    at = tree
+    for key in path:
+        if isinstance(at, Branch):
+            at = at.entries.get(key)
+        elif isinstance(at, Items):
+            at = at.values[int(key)] if key.isdigit() and int(key) < len(at.values) else None
+        else:
+            return at
+    return at
+
+
+def _nearest(tree: Tree, path: tuple[str, ...], name: str) -> str:
+    """Where the deepest part of a path that is given was written."""
+    for length in range(len(path), 0, -1):
+        at = _find(tree, path[:length])
+        if at is not None:
+            return at.source
+    return name
+
+
+def _shown(leaf: Leaf) -> str:
+    text = leaf.text if leaf.plain and leaf.text else repr(leaf.text)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _doc(model: type[BaseModel], path: tuple[str, ...]) -> str:
+    """The first sentence of a field's documentation."""
+    annotation: Any = model
+    info: FieldInfo | None = None
+    for key in path:
+        infos = [m.model_fields[key] for m in group_models(annotation) if key in m.model_fields]
+        if not infos:
+            annotation, info = (item_type(annotation, 0) if key.isdigit() else Any), info
+            continue
+        info = infos[0]
+        annotation = info.annotation
+    text = " ".join((info.description or "").split()) if info else ""
+    return re.split(r"(?<=[.;])\s", text, maxsplit=1)[0].rstrip(".;")
