@@ -1,0 +1,282 @@
+"""A run's folder: its layout, its lock and the record of what ran."""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import platform
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rlvla3.errors import UserError
+
+PACKAGES = (
+    "rlvla3",
+    "torch",
+    "numpy",
+    "msgspec",
+    "pydantic",
+    "safetensors",
+    "av",
+    "tensorboard",
+    "mujoco",
+    "metaworld",
+    "gymnasium",
+    "ray",
+)
+"""Packages whose versions are recorded."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader or a crash sees the old text or the new one, never a part.
+
+    Raises:
+        UserError: the folder cannot be written or the disk is full.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically; a number that is not finite becomes null.
+
+    Raises:
+        UserError: the folder cannot be written or the disk is full.
+    """
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the recorded packages that are installed, without importing them."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def versions() -> dict[str, Any]:
+    """What produced a result: python, platform, CPUs, git commit of the source, packages."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "commit": _commit(),
+        "packages": package_versions(),
+    }
+
+
+def _commit() -> str:
+    """The source's git commit, marked ``+changes`` if edited; empty outside a checkout."""
+    folder = Path(__file__).parent
+    command = [
+        "git",
+        "-C",
+        str(folder),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty=+changes",
+        "--exclude=*",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        # Only where the checkout is this package's own: a virtual environment may lie in another's.
+        tracked = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 and tracked.returncode == 0 else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a lock."""
+
+    pid: int
+    host: str
+
+
+class RunFolder:
+    """The folder of one run, locked while this object is open. Use as a context manager.
+
+    The lock is the kernel's (``flock``): it goes with its process, however that ends. Child
+    processes started without ``close_fds`` would keep it, so the descriptor is not inheritable.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: str | Path) -> "RunFolder":
+        """Make a folder for a new run and lock it.
+
+        Raises:
+            UserError: it already holds a run, is in use, or cannot be written.
+        """
+        folder = Path(path)
+        run = cls._locked(folder)
+        if run.used:
+            run.close()
+            raise UserError(
+                f"{folder}: already holds a run; add --resume to go on with it or choose another folder"
+            )
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """Lock an existing run's folder, to resume it.
+
+        Raises:
+            UserError: it holds no run, is in use, or cannot be written.
+        """
+        folder = Path(path)
+        if not (folder / "config.yaml").is_file():
+            raise UserError(f"{folder}: holds no run (no config.yaml); start one without --resume")
+        return cls._locked(folder)
+
+    @classmethod
+    def _locked(cls, folder: Path) -> "RunFolder":
+        lock = folder / ".lock"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be written: {error.strerror}; choose another run folder"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise UserError(
+                f"{folder}: in use by process {holder.pid} on {holder.host};"
+                " stop it or choose another run folder"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise UserError(
+                f"{folder}: its file system has no locks ({error.strerror}); choose another run folder"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        return cls(folder, descriptor)
+
+    def close(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def used(self) -> bool:
+        """Whether a run has begun here: a configuration, checkpoints or metrics are present."""
+        return self.config.exists() or self.metrics.exists() or any(self.checkpoints.glob("*"))
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def versions(self) -> Path:
+        """Versions of everything that ran."""
+        return self.path / "versions.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def trace(self) -> Path:
+        """The timeline, where one is recorded."""
+        return self.path / "trace.json"
+
+    @property
+    def summary(self) -> Path:
+        """The run's result."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        """Folder of recorded episodes."""
+        return self.path / "videos"
+
+    def describe(self, config: str) -> None:
+        """Record the resolved configuration (YAML text) and all versions.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        write_json(self.versions, versions())
+        write_text(self.config, config)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the run's result.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        write_json(self.summary, summary)
+
+
+def _holder(descriptor: int) -> Holder:
+    try:
+        value = json.loads(os.pread(descriptor, 4096, 0))
+        return Holder(pid=int(value["pid"]), host=str(value["host"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder(pid=0, host="another host")
