@@ -1,0 +1,41 @@
+"""Counters that the engine keeps for people; no decision depends on them."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Totals since the start (or resume) of the run."""
+
+    started: int = 0
+    """Training trajectories that took a credit."""
+    finished: int = 0
+    trained: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Training trajectories by the reason they were discarded for."""
+    sub_steps: int = 0
+    """Executed sub-steps of finished training trajectories."""
+    evaluation_sub_steps: int = 0
+    trained_sub_steps: int = 0
+    trained_chunks: int = 0
+    requests: int = 0
+    cancelled: int = 0
+    batches: int = 0
+    samples: int = 0
+    queue_delay_s: float = 0.0
+    """Sum over requests of (batch start - arrival)."""
+    queue_delay_max_s: float = 0.0
+    lag_sum: int = 0
+    lag_max: int = 0
+    skipped_updates: int = 0
+    given_up: int = 0
+    """Episode starts that failed too often to be tried again."""
+    replaced: dict[str, int] = field(default_factory=dict)
+    """Members by the number of times they were replaced."""
+    successes: int = 0
+    episodes: int = 0
+    """Training episodes that ended, and how many of them succeeded."""
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count discarded trajectories."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
