@@ -1,0 +1,1 @@
+"""Policies: the network families and the mathematics they share."""

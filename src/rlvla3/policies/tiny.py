@@ -1,0 +1,177 @@
+"""A small vision-language-action policy of our own, trained from scratch, with flow matching.
+
+The shape of π0 at a thousandth of its size: images and instruction go through a prefix of
+transformer blocks that return their (k, v); a narrower action expert attends to these and denoises
+an action chunk. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from rlvla3.errors import UserError
+from rlvla3.messages import FieldSpec
+from rlvla3.policies.api import PolicyInterface
+from rlvla3.settings import Settings
+
+if TYPE_CHECKING:
+    from rlvla3.policies.tiny_network import TinyNetwork
+
+
+class TinySettings(Settings):
+    """Settings of the tiny policy."""
+
+    size: Literal["1.4M", "3.5M"] = "1.4M"
+    """Preset of width, expert_width, layers and heads, named by its number of parameters."""
+    width: int | None = Field(default=None, ge=8)
+    """Width of the prefix; unset takes the preset's (128 or 192)."""
+    expert_width: int | None = Field(default=None, ge=8)
+    """Width of the action expert; unset takes the preset's (96 or 128)."""
+    layers: int | None = Field(default=None, ge=1)
+    """Blocks of the prefix and of the expert; unset takes the preset's (3 or 4)."""
+    heads: int | None = Field(default=None, ge=1)
+    """Attention heads; must divide the width; unset takes the preset's (4 or 6)."""
+    patch: Literal[4, 8, 16] = 8
+    """Pixels of a patch's edge; must divide the height and width of every image."""
+    stem: Literal["convolution", "linear"] = "convolution"
+    """How pixels become patch embeddings: stride-2 convolutions, or one linear map of a patch."""
+    text_length: int = Field(default=12, ge=1)
+    """Words of an instruction that are read; longer ones are cut."""
+    denoise_steps: int = Field(default=4, ge=1)
+    """N: network evaluations for one action chunk."""
+    method: Literal["sde", "cps"] = "sde"
+    """Law of the stochastic denoise step in rollouts: flow-SDE or coefficient-preserving."""
+    noise_level: float = Field(default=0.8, gt=0)
+    """η: size of the exploration noise."""
+    ratio_level: Literal["chunk_level", "action_level", "token_level"] = "chunk_level"
+    """What shares one importance ratio: a chunk, one of its actions, or one number."""
+    chunk_reduce: Literal["sum", "mean"] = "sum"
+    """How log-probs of a chunk's actions are joined (``chunk_level``)."""
+    dim_reduce: Literal["sum", "mean"] = "sum"
+    """How log-probs of an action's dimensions are joined (not ``token_level``)."""
+    normalisation: Literal["mean_std", "quantile"] = "mean_std"
+    """Statistics that normalise proprioception and actions."""
+    flow_samples: int = Field(default=4, ge=1)
+    """Noise samples for each observation of a supervised batch; they share its prefix."""
+    freeze_prefix: bool = True
+    """Whether reinforcement learning leaves the prefix as it is (2–4× cheaper updates)."""
+    unfreeze_last_blocks: int = Field(default=0, ge=0)
+    """With a frozen prefix: this many of its last blocks train nevertheless."""
+    threads: int = Field(default=1, ge=0)
+    """Torch threads of a process that builds the policy on a CPU; 0 leaves torch's choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Sizes after the preset."""
+
+    width: int
+    expert_width: int
+    layers: int
+    heads: int
+
+
+_PRESETS = {
+    "1.4M": Architecture(width=128, expert_width=96, layers=3, heads=4),
+    "3.5M": Architecture(width=192, expert_width=128, layers=4, heads=6),
+}
+
+
+def architecture(settings: TinySettings) -> Architecture:
+    """The preset with the explicit sizes put in."""
+    preset = _PRESETS[settings.size]
+    sizes = Architecture(
+        width=settings.width or preset.width,
+        expert_width=settings.expert_width or preset.expert_width,
+        layers=settings.layers or preset.layers,
+        heads=settings.heads or preset.heads,
+    )
+    if sizes.width % sizes.heads:
+        raise UserError(f"policy.heads = {sizes.heads} must divide policy.width = {sizes.width}")
+    if settings.unfreeze_last_blocks > sizes.layers:
+        raise UserError(
+            f"policy.unfreeze_last_blocks = {settings.unfreeze_last_blocks} exceeds the "
+            f"{sizes.layers} prefix blocks; give at most {sizes.layers}"
+        )
+    return sizes
+
+
+RESERVED = ("task", "elapsed")
+"""Observation fields that the slab adds for every policy."""
+
+
+def is_image(field: FieldSpec) -> bool:
+    """Whether a raw field is a picture [H, W, 3] of bytes."""
+    return field.dtype == "uint8" and len(field.shape) == 3 and field.shape[2] == 3
+
+
+def split_fields(interface: PolicyInterface) -> tuple[tuple[FieldSpec, ...], tuple[FieldSpec, ...]]:
+    """The interface's image fields and its proprioceptive (float) fields."""
+    fields = tuple(field for field in interface.observation if field.name not in RESERVED)
+    images = tuple(field for field in fields if is_image(field))
+    states = tuple(field for field in fields if not is_image(field))
+    for field in states:
+        if not field.dtype.startswith("float"):
+            raise UserError(
+                f"observation field {field.name!r} is {field.dtype} {list(field.shape)}; the tiny "
+                "policy reads uint8 images [H, W, 3] and float fields"
+            )
+    return images, states
+
+
+class Tiny:
+    """The policy family; ``build`` makes the network."""
+
+    Settings: ClassVar[type[Settings]] = TinySettings
+
+    def __init__(self, settings: TinySettings, interface: PolicyInterface) -> None:
+        """Check the interface.
+
+        Raises:
+            UserError: a field is neither an image nor a float field, or the patch does not fit.
+        """
+        self.settings = settings
+        self.interface = interface
+        self.architecture = architecture(settings)
+        images, _ = split_fields(interface)
+        for field in images:
+            if field.shape[0] % settings.patch or field.shape[1] % settings.patch:
+                raise UserError(
+                    f"policy.patch = {settings.patch} must divide the {field.shape[0]}×{field.shape[1]} "
+                    f"pixels of observation field {field.name!r}; choose another patch or image size"
+                )
+
+    @property
+    def record_spec(self) -> tuple[FieldSpec, ...]:
+        """The executed actions and the one stochastic denoise step of a chunk."""
+        chunk = (self.interface.chunk, self.interface.action_dim)
+        level = {"chunk_level": 0, "action_level": 1, "token_level": 2}[self.settings.ratio_level]
+        return (
+            FieldSpec(name="action", shape=chunk, dtype="float32"),
+            FieldSpec(name="chain_from", shape=chunk, dtype="float32"),
+            FieldSpec(name="chain_to", shape=chunk, dtype="float32"),
+            FieldSpec(name="step_index", shape=(), dtype="int32"),
+            FieldSpec(name="log_prob", shape=chunk[:level], dtype="float32"),
+            FieldSpec(name="value", shape=(), dtype="float32"),
+        )
+
+    def build(self, device: str, seed: int) -> TinyNetwork:
+        """Build the network; equal seeds give equal weights.
+
+        Args:
+            device: a torch device name such as ``cpu`` or ``cuda:0``.
+            seed: of the initial weights.
+        """
+        import torch
+
+        from rlvla3.policies.tiny_network import TinyNetwork
+
+        if device == "cpu" and self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = TinyNetwork(self.settings, self.architecture, self.interface)
+        return network.to(device)
