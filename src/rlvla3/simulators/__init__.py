@@ -1,0 +1,1 @@
+"""Simulator adapters; `registry.simulator_class` finds one by name."""

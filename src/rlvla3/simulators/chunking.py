@@ -1,0 +1,129 @@
+"""The one chunk-step, and envs stepped one after the other as a batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlvla3.messages import Start
+from rlvla3.simulators.api import Env, EnvBatch, Observation, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkResult:
+    """What executing one action chunk gave, for n envs. Arrays are new and may be kept."""
+
+    reward: npt.NDArray[np.float32]
+    """[n, C]: reward of each executed sub-step, 0 after the end of the episode."""
+    sub_steps: npt.NDArray[np.int32]
+    """[n]: executed sub-steps, 1…C."""
+    terminated: npt.NDArray[np.bool_]
+    """[n]: the episode ended by its task; never together with ``truncated``."""
+    truncated: npt.NDArray[np.bool_]
+    """[n]: the episode was cut; the observation now is the one to bootstrap from."""
+    success: npt.NDArray[np.bool_]
+    """[n]: the task succeeded at some executed sub-step of this chunk."""
+
+
+def chunk_step(
+    batch: EnvBatch,
+    indices: Sequence[int],
+    actions: npt.NDArray[np.float32],
+    on_sub_step: Callable[[int], None] | None = None,
+) -> ChunkResult:
+    """Execute one action chunk in each named env, stopping each at its first end.
+
+    Nothing after the end of an episode is executed or counted. Nothing is rendered here.
+
+    Args:
+        batch: the envs.
+        indices: n different envs of the batch, all in mid-episode.
+        actions: [n, C, A] float32.
+        on_sub_step: called with the env's index after each executed sub-step (video frames).
+
+    Raises:
+        ValueError: wrong shape, or an action or a reward that is not finite, naming env and field.
+    """
+    _check_actions(indices, actions)
+    n, chunk = actions.shape[:2]
+    reward = np.zeros((n, chunk), np.float32)
+    sub_steps = np.zeros(n, np.int32)
+    terminated, truncated, success = (np.zeros(n, np.bool_) for _ in range(3))
+    for sub_step in range(chunk):
+        running = [i for i in range(n) if not (terminated[i] or truncated[i])]
+        if not running:
+            break
+        steps = batch.step([indices[i] for i in running], actions[running, sub_step])
+        for i, step in zip(running, steps, strict=True):
+            if not np.isfinite(step.reward):
+                raise ValueError(f"env {indices[i]}: reward of sub-step {sub_step} is {step.reward}")
+            reward[i, sub_step] = step.reward
+            sub_steps[i] += 1
+            success[i] |= step.success
+            terminated[i] = step.terminated
+            truncated[i] = step.truncated and not step.terminated
+            if on_sub_step is not None:
+                on_sub_step(indices[i])
+    return ChunkResult(
+        reward=reward, sub_steps=sub_steps, terminated=terminated, truncated=truncated, success=success
+    )
+
+
+def _check_actions(indices: Sequence[int], actions: npt.NDArray[np.float32]) -> None:
+    if actions.ndim != 3 or len(actions) != len(indices):
+        raise ValueError(
+            f"actions must be [{len(indices)}, C, A] for {len(indices)} envs, are {actions.shape}"
+        )
+    if len(set(indices)) != len(indices):
+        raise ValueError(f"envs of one chunk-step must differ, are {list(indices)}")
+    finite = np.isfinite(actions)
+    if not finite.all():
+        i, sub_step, dimension = (int(k) for k in np.argwhere(~finite)[0])
+        raise ValueError(
+            f"env {indices[i]}: action of sub-step {sub_step}, dimension {dimension} is "
+            f"{actions[i, sub_step, dimension]}"
+        )
+
+
+class SerialBatch:
+    """An ``EnvBatch`` of single envs, stepped in turn by the thread that calls.
+
+    An exception of an env is passed on with a note naming the env and what it did.
+    """
+
+    def __init__(self, envs: Sequence[Env]) -> None:
+        self._envs = list(envs)
+        self.size = len(self._envs)
+
+    def _named(self, index: int, verb: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            error.add_note(f"in env {index} of its batch, while it {verb}")
+            raise
+
+    def reset(self, index: int, start: Start, step_limit: int) -> None:
+        """Reset one env."""
+        self._named(index, "reset", self._envs[index].reset, start, step_limit)
+
+    def step(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> Sequence[Step]:
+        """One sub-step of the named envs; actions [n, A]."""
+        return [
+            self._named(i, "stepped", self._envs[i].step, a) for i, a in zip(indices, actions, strict=True)
+        ]
+
+    def observe(self, indices: Sequence[int]) -> Sequence[Observation]:
+        """The named envs' observations, rendered now."""
+        return [self._named(i, "observed", self._envs[i].observe) for i in indices]
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """A frame for people."""
+        picture: npt.NDArray[np.uint8] = self._named(index, "drew a picture", self._envs[index].picture)
+        return picture
+
+    def close(self) -> None:
+        """Close every env."""
+        for index, env in enumerate(self._envs):
+            self._named(index, "closed", env.close)
