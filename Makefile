@@ -1,0 +1,78 @@
+# Everything sets itself up: `make demo` or `make test` on a fresh machine needs no other step.
+
+# TORCH is installed first, so that its build can be chosen. Which build an index gives differs:
+#   CPU   make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+#   CUDA  make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cu130'
+# After a change of build: `make clean-venv install`.
+TORCH ?= torch==2.13.0
+EXTRAS ?= metaworld,dev
+VENV := .venv
+BIN := $(VENV)/bin
+
+# One thread per process: two OpenMP threads on a busy core are far slower than one.
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help install system demo test test-unit test-live test-gpu lint accept clean clean-venv
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make install     .venv with the rlvla3 command (and system libraries, when root)"
+	@echo "make demo        install, then train the default recipe end to end (about 15 minutes)"
+	@echo "make test        install, then lint, unit tests and live tests"
+	@echo "make lint        ruff and mypy"
+	@echo "make test-unit   tests without processes, simulators or a GPU (under a minute)"
+	@echo "make test-live   tests that start processes or need Meta-World"
+	@echo "make test-gpu    tests that need a CUDA device"
+	@echo "make accept      re-run the acceptance figures not yet recorded for this commit"
+	@echo "make clean       remove caches and build outputs; make clean-venv removes .venv too"
+
+$(BIN)/python:
+	@python=$$(bash .ci/find-python) && "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.torch: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+system:
+	@bash .ci/system-libraries
+
+install: system $(VENV)/.installed
+
+demo: install
+	$(BIN)/rlvla3 demo
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-unit: install
+	$(BIN)/python -m pytest -m 'not live and not metaworld and not gpu'
+
+test-live: install
+	$(BIN)/python -m pytest -m '(live or metaworld) and not gpu'
+
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu
+
+# One after the other, cheapest first, also under `make -j`.
+test: install
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory test-unit
+	$(MAKE) --no-print-directory test-live
+
+accept: install
+	$(BIN)/python benchmarks/accept.py
+
+clean:
+	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-venv: clean
+	rm -rf $(VENV)
