@@ -17,6 +17,7 @@ from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
+from rlvla3.simulators.ending import LimitIs, ending
 from rlvla3.simulators.metaworld_states import (
     STATES_PER_SEED,
     block_seed,
@@ -90,7 +91,7 @@ class MetaworldSettings(Settings):
     Pixels differ a little, so use one setting for demonstrations, training and evaluation."""
     step_limits: int | tuple[int, ...] = 0
     """Sub-steps of an episode: one number, or one for each task; 0: Meta-World's own 500."""
-    limit_is: Literal["terminated", "truncated"] = "truncated"
+    limit_is: LimitIs = "truncated"
     """``truncated``: reaching the step limit cuts the episode (its value is bootstrapped);
     ``terminated``: being in time is part of the task, so the limit ends it."""
     reward: str = "shaped"
@@ -246,13 +247,16 @@ class MetaworldEnv:
         self.privileged, dense, _, _, info = self._inner.step(np.clip(action, -1.0, 1.0))
         self._steps += 1
         success = bool(info["success"])
-        terminated = success and self._settings.terminate_on_success
-        cut = self._steps >= self._limit and not terminated
-        by_limit = self._settings.limit_is == "terminated"
+        terminated, truncated = ending(
+            ended=success and self._settings.terminate_on_success,
+            steps=self._steps,
+            limit=self._limit,
+            limit_is=self._settings.limit_is,
+        )
         return Step(
             reward=self._reward(info, success, float(dense)),
-            terminated=terminated or (cut and by_limit),
-            truncated=cut and not by_limit,
+            terminated=terminated,
+            truncated=truncated,
             success=success,
         )
 

@@ -1,0 +1,366 @@
+"""Environments without a simulator: ``delay`` for schedules and faults, ``reach`` for learning.
+
+Neither needs GL, downloads or another package, and a sub-step costs microseconds (plus, in
+``delay``, the latency that was asked for).
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from rlvla3.messages import FieldSpec, Start
+from rlvla3.settings import Settings
+from rlvla3.simulators.api import Observation, SimulatorSpec, Step
+from rlvla3.simulators.ending import LimitIs, ending
+from rlvla3.simulators.synthetic_reach import (
+    COLOURS,
+    OWN_STEP_LIMIT,
+    REACHED,
+    STEP_LENGTH,
+    Scene,
+    draw,
+    place,
+)
+
+SPLITS = ("train", "held_out", "demonstration")
+_IMAGE_SIZE = 32
+_LATENCY, _PLACES = 0, 1
+
+
+class Fault(Settings):
+    """Something that goes wrong at a chosen place, to test what the rest of a run does."""
+
+    kind: Literal["hang", "crash", "exception", "slow_reset", "nan_reward"]
+    """``hang`` blocks for ever, ``crash`` kills its own process (SIGKILL), ``exception`` raises,
+    ``slow_reset`` sleeps ``seconds`` in reset, ``nan_reward`` returns a NaN reward."""
+    start_state: int = Field(ge=0)
+    """Initial state (``Start.state``) whose episode is struck."""
+    split: Literal["train", "held_out", "demonstration"] = "train"
+    """Split of that state."""
+    task: int = Field(default=0, ge=0)
+    """Task index of that episode."""
+    step: int = Field(default=1, ge=0)
+    """Sub-step that is struck, from 1; 0: the reset. ``slow_reset`` always strikes the reset."""
+    seconds: float = Field(default=1.0, ge=0)
+    """Length of ``slow_reset``."""
+    marker: str = ""
+    """File made just before the fault strikes; while it exists the fault does not strike, so that a
+    restarted process gets past it. Empty: strikes every time."""
+
+
+class SyntheticSettings(Settings):
+    """Settings of the synthetic simulator."""
+
+    task: Literal["delay", "reach"] = "reach"
+    """``reach``: move a pointer to the disc of the named colour, from pixels. ``delay``: nothing to
+    learn; every sub-step sleeps, and observations echo who they are."""
+    colours: tuple[Literal["red", "green", "blue", "yellow"], ...] = Field(
+        default=("red", "green", "blue"), min_length=1
+    )
+    """Tasks of ``reach``; all four colours are always in the picture."""
+    mean_ms: float | tuple[float, ...] = 0.0
+    """Mean latency of a sub-step of ``delay``: one number, or one for each task (several tasks)."""
+    cv: float = Field(default=0.0, ge=0)
+    """Coefficient of variation (deviation / mean) of the latency."""
+    latency: Literal["constant", "log_normal", "heavy_tail"] = "constant"
+    """Distribution of the latency; ``heavy_tail`` is a Pareto distribution with this mean and cv."""
+    action_dim: int = Field(default=4, ge=1)
+    """A of ``delay`` (``reach`` has 2)."""
+    episode_length: int = Field(default=0, ge=0)
+    """Own step limit; 0: 50 for ``reach``, none for ``delay``."""
+    step_limits: int | tuple[int, ...] = 0
+    """Sub-steps of an episode: one number, or one for each task; 0: the own limit."""
+    limit_is: LimitIs = "truncated"
+    """Whether a step limit cuts the episode or is part of the task (see Meta-World)."""
+    constant_reward: float = 1.0
+    """Reward of every sub-step of ``delay``."""
+    success_at: int = Field(default=0, ge=0)
+    """Sub-step (from 1) at which ``delay`` succeeds; 0: never."""
+    reward: Literal["success", "shaped"] = "shaped"
+    """Reward of ``reach``: 1 at success, or that plus weight·(discount·φ′ − φ), φ = 1 − distance / 2."""
+    shaping_weight: float = 0.5
+    """Weight of the shaping term."""
+    shaping_discount: float = Field(default=0.994, gt=0, le=1)
+    """Discount of the shaping potential for each sub-step."""
+    terminate_on_success: bool = True
+    """End the episode at the first success."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of latencies and of the scenes."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong, and where."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> "SyntheticSettings":
+        if isinstance(self.mean_ms, tuple) and not self.mean_ms:
+            raise ValueError("mean_ms must have a number for each task; it is empty")
+        if min(_each(self.mean_ms, 1)) < 0:
+            raise ValueError(f"mean_ms must be 0 or more; it is {self.mean_ms}")
+        if isinstance(self.step_limits, tuple) and len(self.step_limits) != len(self.tasks):
+            raise ValueError(
+                f"step_limits must be one number or one for each of the {len(self.tasks)} tasks; "
+                f"it has {len(self.step_limits)}"
+            )
+        if min(_each(self.step_limits, 1)) < 0:
+            raise ValueError(f"step_limits must be 0 or more; it is {self.step_limits}")
+        if self.latency != "constant" and self.cv == 0:
+            raise ValueError(f"latency {self.latency} needs cv > 0; use constant for a fixed latency")
+        return self
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Task names."""
+        if self.task == "reach":
+            return self.colours
+        return tuple(f"delay-{i}" for i in range(len(_each(self.mean_ms, 1))))
+
+    @property
+    def own_limit(self) -> int:
+        """Step limit when none is given; 0: unlimited."""
+        return self.episode_length or (OWN_STEP_LIMIT if self.task == "reach" else 0)
+
+
+def _each(value: float | tuple[float, ...], count: int) -> Sequence[Any]:
+    return value if isinstance(value, tuple) else (value,) * count
+
+
+def _random(seed: int, start: Start, use: int, step: int) -> np.random.Generator:
+    """A generator of its own for each (seed, start, use, sub-step)."""
+    key = (start.task << 56) | (SPLITS.index(start.split) << 54) | (use << 50) | start.state
+    return np.random.Generator(np.random.Philox(counter=[0, 0, 0, step], key=[seed, key]))
+
+
+def latency_s(settings: SyntheticSettings, start: Start, step: int) -> float:
+    """Latency in seconds of sub-step ``step`` of the episode ``start``: a pure function of its arguments."""
+    mean_s = _each(settings.mean_ms, len(settings.tasks))[start.task] / 1000
+    if settings.latency == "constant" or mean_s == 0:
+        return float(mean_s)
+    random = _random(settings.seed, start, _LATENCY, step)
+    if settings.latency == "log_normal":
+        variance = np.log1p(settings.cv**2)
+        return float(mean_s * np.exp(np.sqrt(variance) * random.standard_normal() - variance / 2))
+    # Pareto with shape a has mean a/(a-1) and cv² = 1/(a(a-2)) for a scale of 1.
+    shape = 1 + np.sqrt(1 + settings.cv**-2)
+    return float(mean_s * (shape - 1) / shape * (1 + random.pareto(shape)))
+
+
+class _SyntheticEnv:
+    """What both tasks share: the start, the sub-step counter, limits and faults."""
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        self._settings = settings
+        self._start = Start(task=0, split="train", state=0)
+        self._limit = 0
+        self._steps = 0
+
+    def reset(self, start: Start, step_limit: int) -> None:
+        """Go to ``start``; ``step_limit`` 0 means the own limit."""
+        self._start, self._steps = start, 0
+        self._limit = step_limit or self._settings.own_limit
+        self._strike(resets=True)
+
+    def step(self, action: npt.NDArray[np.float32]) -> Step:
+        """Execute one action, clipped to [-1, 1]."""
+        self._steps += 1
+        nan = self._strike(resets=False)
+        reward, success = self._act(np.clip(action, -1.0, 1.0))
+        terminated, truncated = ending(
+            ended=success and self._settings.terminate_on_success,
+            steps=self._steps,
+            limit=self._limit,
+            limit_is=self._settings.limit_is,
+        )
+        return Step(
+            reward=float("nan") if nan else reward,
+            terminated=terminated,
+            truncated=truncated,
+            success=success,
+        )
+
+    def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
+        raise NotImplementedError
+
+    def _strike(self, resets: bool) -> bool:
+        """Let the faults of this place strike; whether the reward becomes NaN."""
+        nan = False
+        for fault in self._settings.faults:
+            step = 0 if fault.kind == "slow_reset" else fault.step
+            place_ = (fault.task, fault.split, fault.start_state, step)
+            here = (self._start.task, self._start.split, self._start.state, 0 if resets else self._steps)
+            if place_ == here and _armed(fault):
+                nan |= fault.kind == "nan_reward"
+                _strike(fault, here)
+        return nan
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _armed(fault: Fault) -> bool:
+    if not fault.marker:
+        return True
+    try:
+        Path(fault.marker).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _strike(fault: Fault, here: tuple[int, str, int, int]) -> None:
+    if fault.kind == "hang":
+        threading.Event().wait()
+    elif fault.kind == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.kind == "slow_reset":
+        time.sleep(fault.seconds)
+    elif fault.kind == "exception":
+        raise RuntimeError(f"scripted fault at (task, split, state, sub-step) = {here}")
+
+
+class DelayEnv(_SyntheticEnv):
+    """Sleeps at every sub-step; its observation says which episode and sub-step it belongs to."""
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        super().__init__(settings)
+        self._action = np.zeros(settings.action_dim, np.float32)
+
+    def reset(self, start: Start, step_limit: int) -> None:
+        """Go to ``start``."""
+        self._action = np.zeros(self._settings.action_dim, np.float32)
+        super().reset(start, step_limit)
+
+    def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
+        self._action = action.astype(np.float32)
+        pause_s = latency_s(self._settings, self._start, self._steps)
+        if pause_s > 0:
+            time.sleep(pause_s)
+        return self._settings.constant_reward, self._steps == self._settings.success_at
+
+    def observe(self) -> Observation:
+        """``tag`` float32 [4]: task, split number, state, sub-step; ``last_action`` float32 [A];
+        ``proprioception`` = tag / 1000; ``image`` uint8 [32, 32, 3] with the state's and the
+        sub-step's low bytes in its first two channels."""
+        start = self._start
+        tag = np.array((start.task, SPLITS.index(start.split), start.state, self._steps), np.float32)
+        image = np.zeros((_IMAGE_SIZE, _IMAGE_SIZE, 3), np.uint8)
+        image[:] = (start.state % 256, self._steps % 256, start.task % 256)
+        return {"image": image, "proprioception": tag / 1000, "tag": tag, "last_action": self._action}
+
+    def picture(self) -> npt.NDArray[np.uint8]:
+        """The observation's image, enlarged."""
+        return np.asarray(self.observe()["image"]).repeat(8, 0).repeat(8, 1)
+
+
+class ReachEnv(_SyntheticEnv):
+    """A pointer among four coloured discs."""
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        super().__init__(settings)
+        self._scene: Scene = place(np.random.Generator(np.random.Philox(key=[settings.seed, 0])))
+        self._pointer = self._scene.pointer.copy()
+        self._velocity = np.zeros(2, np.float32)
+        self._target = self._scene.targets[0]
+
+    def reset(self, start: Start, step_limit: int) -> None:
+        """Go to ``start``. The scene depends on split and state, not on the colour asked for."""
+        layout = Start(task=0, split=start.split, state=start.state)
+        self._scene = place(_random(self._settings.seed, layout, _PLACES, 0))
+        self._pointer = self._scene.pointer.copy()
+        self._velocity = np.zeros(2, np.float32)
+        colour = self._settings.colours[start.task]
+        self._target = self._scene.targets[list(COLOURS).index(colour)]
+        super().reset(start, step_limit)
+
+    def _distance(self) -> float:
+        return float(np.hypot(*(self._target - self._pointer)))
+
+    def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
+        before = self._distance()
+        self._velocity = action.astype(np.float32)
+        self._pointer = np.clip(self._pointer + STEP_LENGTH * action.astype(np.float64), -1.0, 1.0)
+        after = self._distance()
+        success = after <= REACHED
+        reward = float(success)
+        if self._settings.reward == "shaped":
+            gain = self._settings.shaping_discount * (1 - after / 2) - (1 - before / 2)
+            reward += self._settings.shaping_weight * gain
+        return reward, success
+
+    def observe(self) -> Observation:
+        """``image`` uint8 [32, 32, 3]; ``proprioception`` float32 [4]: pointer x, y, last action."""
+        return {
+            "image": draw(self._scene, self._pointer, _IMAGE_SIZE),
+            "proprioception": np.concatenate([self._pointer, self._velocity]).astype(np.float32),
+        }
+
+    def picture(self) -> npt.NDArray[np.uint8]:
+        """The scene at 256 pixels."""
+        return draw(self._scene, self._pointer, 256)
+
+    def way(self) -> npt.NDArray[np.float32]:
+        """Action [2] straight towards the target: the expert's privileged view."""
+        way: npt.NDArray[np.float64] = np.clip((self._target - self._pointer) / STEP_LENGTH, -1.0, 1.0)
+        return way.astype(np.float32)
+
+
+class ReachExpert:
+    """Goes straight to the target."""
+
+    def __init__(self, env: ReachEnv) -> None:
+        self._env = env
+
+    def act(self) -> npt.NDArray[np.float32]:
+        """Action [2]."""
+        return self._env.way()
+
+
+class Synthetic:
+    """The synthetic adapter."""
+
+    Settings: ClassVar[type[SyntheticSettings]] = SyntheticSettings
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        self._settings = settings
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """What it offers."""
+        s = self._settings
+        reach = s.task == "reach"
+        action_dim = 2 if reach else s.action_dim
+        fields = [
+            FieldSpec(name="image", shape=(_IMAGE_SIZE, _IMAGE_SIZE, 3), dtype="uint8"),
+            FieldSpec(name="proprioception", shape=(4,), dtype="float32"),
+        ]
+        if not reach:
+            fields.append(FieldSpec(name="tag", shape=(4,), dtype="float32"))
+            fields.append(FieldSpec(name="last_action", shape=(action_dim,), dtype="float32"))
+        return SimulatorSpec(
+            observation=tuple(fields),
+            action_dim=action_dim,
+            tasks=s.tasks,
+            instructions=tuple(f"reach the {t} disc" if reach else f"wait in {t}" for t in s.tasks),
+            step_limits=tuple(_each(s.step_limits, len(s.tasks))),
+            fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
+        )
+
+    def make(self) -> DelayEnv | ReachEnv:
+        """Build one environment."""
+        return ReachEnv(self._settings) if self._settings.task == "reach" else DelayEnv(self._settings)
+
+    def expert(self, env: ReachEnv) -> ReachExpert:
+        """The scripted expert of ``reach``.
+
+        Raises:
+            LookupError: ``delay`` has nothing to demonstrate.
+        """
+        if self._settings.task != "reach":
+            raise LookupError("synthetic task 'delay' has no expert; use task: reach for demonstrations")
+        return ReachExpert(env)
