@@ -104,6 +104,10 @@ class Tree(Settings):
     """Weight of each task."""
     folder: Path | None = None
     """Where to write."""
+    note: str | None = None
+    """Free text."""
+    extra: dict[str, Any] = Field(default={})
+    """Values of any type."""
     simulator: Simulator = Simulator()
     """The simulator."""
     trainer: Trainer = Trainer()
@@ -315,6 +319,11 @@ texts = st.one_of(
     ),
 )
 numbers = st.floats(allow_nan=False)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
 
 
 @given(
@@ -331,6 +340,8 @@ numbers = st.floats(allow_nan=False)
         schedule=st.builds(Constant, rate=numbers) | st.builds(Cosine, floor=numbers),
     ),
     label=texts,
+    note=st.none() | texts,
+    extra=st.dictionaries(texts, anything, max_size=2),
 )
 def test_dump_loads_back_equal(
     tmp_path_factory: pytest.TempPathFactory,
@@ -340,12 +351,28 @@ def test_dump_loads_back_equal(
     weights: dict[str, float],
     trainer: Trainer,
     label: str,
+    note: str | None,
+    extra: dict[str, Any],
 ) -> None:
-    simulator = Simulator(options={"label": label})
-    tree = Tree(name=name, tasks=tasks, sizes=sizes, weights=weights, trainer=trainer, simulator=simulator)
+    tree = Tree(
+        name=name,
+        tasks=tasks,
+        sizes=sizes,
+        weights=weights,
+        note=note,
+        extra=extra,
+        trainer=trainer,
+        simulator=Simulator(options={"label": label}),
+    )
     file = tmp_path_factory.getbasetemp() / "dump.yaml"
     file.write_text(dump(tree), encoding="utf-8", newline="")
     assert load(Tree, file, (), file.parent) == tree
+
+
+def test_dumped_text_that_looks_like_a_number_stays_text(recipes: Path) -> None:
+    extra = {"a": "3e-5", "b": "0o7", "c": "off", "d": ["1.", "~", "true"]}
+    write(recipes, "a", dump(Tree(extra=extra)))
+    assert load(Tree, "a", (), recipes).extra == extra
 
 
 def test_describe() -> None:
