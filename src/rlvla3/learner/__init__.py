@@ -1,0 +1,1 @@
+"""Learning: reinforcement updates, supervised warm start, checkpoints."""

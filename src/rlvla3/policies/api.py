@@ -72,7 +72,8 @@ class PolicyModel(Protocol):
         ...
 
     def prefix(self, observation: Arrays) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """What does not depend on trainable weights, computed once for each observation."""
+        """What does not depend on trainable weights, computed once for each observation; batch first
+        in every tensor; ``()`` where everything trains."""
         ...
 
     def evaluate(self, prefix: Any, observation: Arrays, record: Arrays) -> Evaluation:
@@ -86,7 +87,16 @@ class PolicyModel(Protocol):
         ...
 
     def trainable(self, stage: str) -> list[tuple[str, torch.nn.Parameter]]:
-        """Named parameters that train in ``stage``: ``imitation`` or ``reinforcement``."""
+        """Named parameters that train in ``stage``: ``imitation``, ``reinforcement`` (with the value
+        head) or ``value`` (the value head alone)."""
+        ...
+
+    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Copies of all parameters and buffers by name: what is published."""
+        ...
+
+    def load_arrays(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over ``arrays()`` of an equal model; copies, never aliases."""
         ...
 
     def fsdp_units(self) -> list[torch.nn.Module]:

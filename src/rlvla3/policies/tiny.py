@@ -1,7 +1,7 @@
 """A small vision-language-action policy of our own, trained from scratch, with flow matching.
 
 The shape of π0 at a thousandth of its size: images and instruction go through a prefix of
-transformer blocks that return their (k, v); a narrower action expert attends to these and denoises
+transformer blocks that return their (k, v); an action expert attends to these and denoises
 an action chunk. Importing this module does not import torch.
 """
 
@@ -29,7 +29,7 @@ class TinySettings(Settings):
     width: int | None = Field(default=None, ge=8)
     """Width of the prefix; unset takes the preset's (128 or 192)."""
     expert_width: int | None = Field(default=None, ge=8)
-    """Width of the action expert; unset takes the preset's (96 or 128)."""
+    """Width of the action expert; unset takes the preset's (128 or 176)."""
     layers: int | None = Field(default=None, ge=1)
     """Blocks of the prefix and of the expert; unset takes the preset's (3 or 4)."""
     heads: int | None = Field(default=None, ge=1)
@@ -75,8 +75,8 @@ class Architecture:
 
 
 _PRESETS = {
-    "1.4M": Architecture(width=128, expert_width=96, layers=3, heads=4),
-    "3.5M": Architecture(width=192, expert_width=128, layers=4, heads=6),
+    "1.4M": Architecture(width=128, expert_width=128, layers=3, heads=4),
+    "3.5M": Architecture(width=192, expert_width=176, layers=4, heads=6),
 }
 
 

@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+KeyValue = tuple[Tensor, Tensor]
+"""Keys and values of one prefix level, each [B, H, S, K] and contiguous."""
+
 
 class Norm(nn.LayerNorm):
     """Layer normalisation without bias: one fused kernel on a CPU, where torch composes RMSNorm of
@@ -34,15 +37,15 @@ class Block(nn.Module):
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """X [B, S, W] → next x [B, S, W] and (k, v) as one tensor [2, B, H, S, K]."""
+    def forward(self, x: Tensor) -> tuple[Tensor, KeyValue]:
+        """X [B, S, W] → next x [B, S, W] and (k, v), each [B, H, S, K]."""
         batch, tokens, width = x.shape
         qkv = self.qkv(self.norm(x)).view(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         attended = F.scaled_dot_product_attention(q, k, v)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
         x = x + self.down(self.up(self.mlp_norm(x)).relu_())
-        return x, torch.stack((k, v))
+        return x, (k.contiguous(), v.contiguous())
 
 
 class KeyValues(nn.Module):
@@ -54,12 +57,13 @@ class KeyValues(nn.Module):
         self.norm = Norm(width)
         self.kv = nn.Linear(width, 2 * width, bias=False)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """X [B, S, W] → normalised x and (k, v) [2, B, H, S, K]."""
+    def forward(self, x: Tensor) -> tuple[Tensor, KeyValue]:
+        """X [B, S, W] → normalised x and (k, v), each [B, H, S, K]."""
         batch, tokens, width = x.shape
         x = self.norm(x)
         kv = self.kv(x).view(batch, tokens, 2, self.heads, width // self.heads)
-        return x, kv.permute(2, 0, 3, 1, 4).contiguous()
+        k, v = kv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        return x, (k, v)
 
 
 class ExpertBlock(nn.Module):

@@ -20,6 +20,7 @@ from rlvla3.policies.tiny_blocks import (
     Block,
     ConvolutionStem,
     ExpertBlock,
+    KeyValue,
     KeyValues,
     LinearStem,
     Norm,
@@ -29,8 +30,9 @@ from rlvla3.policies.tiny_blocks import (
 from rlvla3.policies.transforms import Normaliser
 
 Prefix = tuple[Tensor, ...]
-"""What no trainable weight touches. Frozen: (kv [B, L, 2, H, S, K], pooled [B, W]). With trainable
-last blocks: (kv of the frozen levels, hidden tokens [B, S, W]). Not frozen: ()."""
+"""What no trainable weight touches, batch first. Frozen: (k_1, v_1, …, k_L, v_L [B, H, S, K], pooled
+[B, W]). With trainable last blocks: those of the frozen levels, then hidden tokens [B, S, W]. Not
+frozen: ()."""
 
 _VALUE_HIDDEN = 256
 
@@ -138,14 +140,14 @@ class TinyNetwork(nn.Module):
         parts.append(self.words(tokens) + self.word_position)
         return torch.cat(parts, dim=1)
 
-    def _levels(self, x: Tensor, first: int, last: int) -> tuple[Tensor, list[Tensor]]:
+    def _levels(self, x: Tensor, first: int, last: int) -> tuple[Tensor, list[KeyValue]]:
         caches = []
         for block in self.prefix_blocks[first:last]:
-            x, kv = block(x)
-            caches.append(kv)
+            x, key_value = block(x)
+            caches.append(key_value)
         return x, caches
 
-    def _encode(self, observation: Arrays) -> tuple[list[Tensor], Tensor]:
+    def _encode(self, observation: Arrays) -> tuple[list[KeyValue], Tensor]:
         """(k, v) of every level and the pooled prefix [B, W]."""
         x, caches = self._levels(self._embed(observation), 0, len(self.prefix_blocks))
         return caches, x.mean(1)
@@ -156,17 +158,15 @@ class TinyNetwork(nn.Module):
         if self.frozen_levels == 0:
             return ()
         x, caches = self._levels(self._embed(observation), 0, self.frozen_levels)
-        kv = torch.stack(caches).permute(2, 0, 1, 3, 4, 5).contiguous()
-        if self.frozen_levels == len(self.prefix_blocks):
-            return kv, x.mean(1)
-        return kv, x
+        rest = x.mean(1) if self.frozen_levels == len(self.prefix_blocks) else x
+        return *(tensor for key_value in caches for tensor in key_value), rest
 
-    def _complete(self, prefix: Prefix, observation: Arrays) -> tuple[list[Tensor], Tensor]:
+    def _complete(self, prefix: Prefix, observation: Arrays) -> tuple[list[KeyValue], Tensor]:
         """``_encode``'s result from what ``prefix`` kept."""
         if not prefix:
             return self._encode(observation)
-        kv, rest = prefix
-        caches = list(kv.permute(1, 2, 0, 3, 4, 5).unbind(0))
+        *flat, rest = prefix
+        caches = list(zip(flat[::2], flat[1::2], strict=True))
         if rest.ndim == 2:
             return caches, rest
         x, more = self._levels(rest, self.frozen_levels, len(self.prefix_blocks))
@@ -174,14 +174,14 @@ class TinyNetwork(nn.Module):
 
     # --- heads ------------------------------------------------------------------------------
 
-    def velocity(self, x: Tensor, time: Tensor, state: Tensor, caches: list[Tensor]) -> Tensor:
+    def velocity(self, x: Tensor, time: Tensor, state: Tensor, caches: list[KeyValue]) -> Tensor:
         """Flow velocity of M noisy chunks for each prefix.
 
         Args:
             x: normalised noisy chunks [B, M, C, A].
             time: flow time of each [B, M].
             state: normalised proprioception [B, state].
-            caches: (k, v) of every level, each [2, B, H, S, K].
+            caches: (k, v) of every level.
 
         Returns:
             v [B, M, C, A].
@@ -194,8 +194,8 @@ class TinyNetwork(nn.Module):
         first = self.state_proj(state)[:, None, None].expand(batch, samples, 1, hidden.shape[-1])
         y = torch.cat((first, hidden), dim=2).flatten(1, 2)
         bias = _own_sample_only(samples, chunk + 1, y) if samples > 1 else None
-        for block, kv in zip(self.expert_blocks, caches, strict=True):
-            y = block(y, kv[0], kv[1], bias)
+        for block, (keys, values) in zip(self.expert_blocks, caches, strict=True):
+            y = block(y, keys, values, bias)
         actions = y.view(batch, samples, chunk + 1, -1)[:, :, 1:]
         velocity: Tensor = self.action_out_proj(self.expert_norm(actions))
         return velocity

@@ -1,0 +1,345 @@
+"""The reinforcement learner: trajectories in, new policy versions out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rlvla3.algorithms.api import Algorithm, LossInputs
+from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
+from rlvla3.algorithms.schedules import Schedule, rate
+from rlvla3.errors import UserError
+from rlvla3.learner import samples as intake
+from rlvla3.learner.api import Slab, UpdateReport
+from rlvla3.learner.metrics import Means, behaviour_metrics, logprob_gap, trajectory_metrics
+from rlvla3.learner.optimiser import Optimiser
+from rlvla3.learner.samples import Samples
+from rlvla3.learner.tensors import copy_into, read_tensors, write_tensors
+from rlvla3.messages import Channel, Trajectory
+from rlvla3.settings import Settings
+
+FORMAT = 1
+"""Version of the files that ``save`` writes."""
+
+
+class ReinforcementSettings(Settings):
+    """Settings of the reinforcement learner."""
+
+    epochs: int = Field(default=4, ge=1)
+    """Passes over an update's chunks."""
+    minibatch: int = Field(default=128, ge=1)
+    """Chunks of one optimiser step (the last of an epoch may be smaller)."""
+    lr: float = Field(default=3e-5, ge=0)
+    """Learning rate of the policy at the start."""
+    value_lr: float = Field(default=1e-3, ge=0)
+    """Learning rate of the value head at the start."""
+    lr_schedule: Schedule = "linear"
+    """How both rates fall over ``schedule_versions``."""
+    lr_final: float = Field(default=0.1, ge=0, le=1)
+    """Fraction of the rates that is left at the end of the schedule and after it."""
+    lr_warm_up: int = Field(default=0, ge=0)
+    """Versions over which both rates rise linearly at the start."""
+    schedule_versions: int = Field(default=60, ge=1)
+    """Versions over which the rates fall."""
+    value_warm_up: int = Field(default=2, ge=0)
+    """First versions that train the value head only, while the policy stays as it is."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    gradient_clip: float = Field(default=0.5, gt=0)
+    """Bound on the norm of a step's gradient."""
+    ema: float = Field(default=0.98, ge=0, lt=1)
+    """Decay, for each optimiser step, of the averaged weights used for evaluation; 0: no average."""
+    target_kl: float = Field(default=0.0, ge=0)
+    """An epoch whose mean KL from the behaviour policy exceeds this is the last; 0: off."""
+    normalise_advantages: bool = True
+    """Whether advantages get mean 0 and deviation 1 over an update."""
+    streaming: bool = False
+    """Whether ``ingest`` already computes the first pass's gradient, one optimiser step at its end.
+    Advantages are then normalised by statistics of earlier updates; the very first update does
+    its first pass at the end, because there are none yet."""
+    statistics_keep: float = Field(default=0.8, ge=0, lt=1)
+    """How much of the running advantage statistics an update leaves in place (``streaming``)."""
+    recompute_values: bool = False
+    """Whether the learner computes bootstrap values instead of taking those of the slab."""
+
+
+class _NotFiniteError(Exception):
+    """A loss or gradient of this update is not finite."""
+
+
+class Reinforcement:
+    """Implements ``rlvla3.learner.api.Learner`` with any policy model and algorithm."""
+
+    def __init__(
+        self, model: Any, algorithm: Algorithm, settings: ReinforcementSettings, *, seed: int = 0
+    ) -> None:
+        """Take over ``model``: only what trains in ``reinforcement`` keeps gradients.
+
+        Args:
+            model: a ``PolicyModel`` that is a ``torch.nn.Module``.
+            algorithm: estimates advantages and computes the loss.
+            settings: of the learner.
+            seed: of the order of minibatches.
+        """
+        self.model, self.algorithm, self.settings, self.seed = model, algorithm, settings, seed
+        self.version = 0
+        self.skipped = 0
+        self._advantages: Statistics | None = None
+        model.requires_grad_(False)
+        parameters = dict(model.trainable("reinforcement"))
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        self._optimiser = Optimiser(
+            parameters,
+            value_names=frozenset(name for name, _ in model.trainable("value")),
+            lr=settings.lr,
+            value_lr=settings.value_lr,
+            weight_decay=settings.weight_decay,
+            gradient_clip=settings.gradient_clip,
+            ema=settings.ema,
+        )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: list[Samples] = []
+        self._trajectories: list[Trajectory] = []
+        self._estimate_means = Means()
+        self._first_pass = Means()
+        self._streamed = 0
+        self._fault: _NotFiniteError | None = None
+        self._optimiser.zero_gradients()
+
+    # --- taking in --------------------------------------------------------------------------
+
+    def ingest(self, trajectories: Sequence[Trajectory], slab: Slab) -> None:
+        """Copy trajectories out of the slab, with advantages, prefixes and, when streaming, the
+        first pass's gradient.
+
+        Raises:
+            ValueError: a chunk's behaviour version is newer than the version held.
+        """
+        if not trajectories:
+            return
+        part, metrics = intake.gather(
+            trajectories,
+            slab,
+            self.model,
+            self.algorithm,
+            recompute_values=self.settings.recompute_values,
+        )
+        if part.version.max() > self.version:
+            raise ValueError(
+                f"behaviour version {part.version.max()} is newer than the learner's {self.version}"
+            )
+        self._parts.append(part)
+        self._trajectories.extend(trajectories)
+        self._estimate_means.add(metrics, len(part))
+        if self.settings.streaming and self._advantages is not None:
+            try:
+                self._accumulate(part, self._advantages)
+            except _NotFiniteError as fault:
+                self._fault = fault
+
+    def _accumulate(self, part: Samples, given: Statistics) -> None:
+        """Add the gradient of the summed loss; its division by the count comes with the step."""
+        for piece in part.pieces(part.in_order(), self.settings.minibatch):
+            loss, metrics = self._loss(piece, given)
+            torch.autograd.backward(loss * len(piece))
+            self._first_pass.add(metrics, len(piece))
+            self._streamed += len(piece)
+
+    # --- one update -------------------------------------------------------------------------
+
+    def update(self) -> UpdateReport:
+        """Run the (remaining) epochs over everything taken in, then forget it.
+
+        An update with a loss or gradient that is not finite changes nothing: weights, average and
+        optimiser are put back bit-equal, and the report says ``skipped``.
+
+        Raises:
+            ValueError: nothing was taken in.
+        """
+        if not self._parts:
+            raise ValueError("update without any trajectory taken in")
+        samples = intake.join(self._parts)
+        before = self._optimiser.snapshot()
+        metrics = self._fixed_metrics(samples)
+        try:
+            metrics |= self._epochs(samples)
+        except _NotFiniteError as reason:
+            self._optimiser.restore(before)
+            self.skipped += 1
+            skipped = True
+            metrics |= {str(reason): 1.0}
+        else:
+            self.version += 1
+            skipped = False
+        metrics |= {"skipped_updates": float(self.skipped), "version": float(self.version)}
+        self._forget()
+        return UpdateReport(skipped=skipped, metrics=metrics)
+
+    def _epochs(self, samples: Samples) -> dict[str, float]:
+        if self._fault is not None:
+            raise self._fault
+        own = statistics(samples.advantage, torch.ones_like(samples.advantage, dtype=torch.bool))
+        if not np.isfinite(own.std):
+            raise _NotFiniteError("not_finite_advantage")
+        streamed = self._streamed > 0
+        given = self._advantages if streamed and self._advantages is not None else own
+        self._optimiser.set_rate(self.rate_factor(self.version))
+        means = Means()
+        if streamed:
+            means.merge(self._first_pass)
+            self._optimiser.scale_gradients(1.0 / self._streamed)
+            means.add({"grad_norm": self._step()}, 1)
+        epochs = 1 if streamed else 0
+        for epoch in range(epochs, self.settings.epochs):
+            kl = self._epoch(samples, given, epoch, means)
+            epochs = epoch + 1
+            if self.settings.target_kl and kl > self.settings.target_kl:
+                break
+        self._advantages = blend(self._advantages, own, self.settings.statistics_keep)
+        metrics = means.values() | {"epochs": float(epochs), "lr": self._optimiser.rates["policy"]}
+        return metrics | {"advantage_mean": own.mean, "advantage_std": own.std}
+
+    def _epoch(self, samples: Samples, given: Statistics, epoch: int, means: Means) -> float:
+        """One pass in minibatches; returns its mean KL from the behaviour policy."""
+        kl = Means()
+        for piece in samples.pieces(self._order(samples, epoch), self.settings.minibatch):
+            self._optimiser.zero_gradients()
+            loss, metrics = self._loss(piece, given, gap=means.empty)
+            torch.autograd.backward(loss)
+            metrics["grad_norm"] = self._step()
+            means.add(metrics, len(piece))
+            kl.add({"kl": metrics["kl"]}, len(piece))
+        return kl.values()["kl"]
+
+    def _order(self, samples: Samples, epoch: int) -> npt.NDArray[np.int64]:
+        """A shuffle named by (seed, version, epoch) of the chunks sorted by (episode, chunk)."""
+        generator = np.random.default_rng([self.seed, self.version, epoch])
+        return samples.in_order()[generator.permutation(len(samples))]
+
+    def _loss(self, piece: Samples, given: Statistics, gap: bool = True) -> tuple[Tensor, dict[str, float]]:
+        evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
+        device = evaluation.value.device
+        advantage = piece.advantage.to(device)
+        if self.settings.normalise_advantages:
+            advantage = normalise(advantage, given)
+        behaviour = torch.from_numpy(piece.record["log_prob"]).to(device)
+        inputs = LossInputs(
+            log_prob=evaluation.log_prob,
+            behaviour_log_prob=behaviour,
+            value=evaluation.value,
+            behaviour_value=torch.from_numpy(piece.record["value"]).to(device),
+            entropy=evaluation.entropy,
+            advantage=advantage,
+            returns=piece.returns.to(device),
+            mask=torch.ones(len(piece), dtype=torch.bool, device=device),
+        )
+        loss, metrics = self.algorithm.loss(inputs, value_only=self.warming_up)
+        numbers = {name: float(value) for name, value in metrics.items()}
+        if not torch.isfinite(loss):
+            raise _NotFiniteError("not_finite_loss")
+        if gap:
+            current = torch.from_numpy(piece.version == self.version).to(device)
+            numbers |= logprob_gap(evaluation.log_prob.detach(), behaviour, current)
+        return loss, numbers
+
+    def _step(self) -> float:
+        norm = self._optimiser.step()
+        if norm is None:
+            raise _NotFiniteError("not_finite_gradient")
+        return norm
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the next update trains the value head only."""
+        return self.version < self.settings.value_warm_up
+
+    def rate_factor(self, version: int) -> float:
+        """Factor of both learning rates for the update from ``version`` to the next."""
+        settings = self.settings
+        return rate(
+            settings.lr_schedule,
+            version,
+            settings.schedule_versions,
+            final=settings.lr_final,
+            warm_up_steps=settings.lr_warm_up,
+        )
+
+    def _fixed_metrics(self, samples: Samples) -> dict[str, float]:
+        """What does not depend on how the update goes."""
+        behaviour_value = torch.from_numpy(samples.record["value"])
+        return {
+            **self._estimate_means.values(),
+            **trajectory_metrics(self._trajectories),
+            **behaviour_metrics(samples.version, self.version),
+            "chunks": float(len(samples)),
+            "explained_variance": explained_variance(behaviour_value, samples.returns),
+        }
+
+    # --- weights ----------------------------------------------------------------------------
+
+    def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
+        """Copies of parameters and buffers; ``evaluation`` has the averaged ones where configured."""
+        arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
+        if channel == "evaluation":
+            for name, tensor in self._optimiser.average.items():
+                arrays[name] = tensor.cpu().numpy().copy()
+        return arrays
+
+    def save(self, folder: Path) -> None:
+        """Write weights, average, optimiser and counters into ``folder``."""
+        write_tensors(folder / "weights.safetensors", self.model.state_dict())
+        write_tensors(folder / "average.safetensors", self._optimiser.average)
+        write_tensors(folder / "optimiser.safetensors", self._optimiser.state())
+        state = {
+            "format": FORMAT,
+            "version": self.version,
+            "skipped": self.skipped,
+            "seed": self.seed,
+            "advantages": asdict(self._advantages) if self._advantages else None,
+        }
+        (folder / "learner.json").write_text(json.dumps(state, indent=2))
+
+    def load(self, folder: Path) -> None:
+        """Restore what ``save`` wrote, exactly; trajectories taken in so far are forgotten.
+
+        Raises:
+            UserError: a file is damaged, of another format or of another model.
+        """
+        state = _read_state(folder / "learner.json")
+        weights = folder / "weights.safetensors"
+        copy_into(self.model.state_dict(), read_tensors(weights), str(weights))
+        average = folder / "average.safetensors"
+        copy_into(self._optimiser.average, read_tensors(average), str(average))
+        optimiser = folder / "optimiser.safetensors"
+        self._optimiser.load_state(read_tensors(optimiser), str(optimiser))
+        self.version, self.skipped, self.seed = state["version"], state["skipped"], state["seed"]
+        self._advantages = Statistics(**state["advantages"]) if state["advantages"] else None
+        self._forget()
+
+    def restart_average(self) -> None:
+        """Let the averaged weights start again from the present ones (after loading a warm start)."""
+        self._optimiser.restart_average()
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); use another checkpoint") from error
+    if state.get("format") != FORMAT:
+        raise UserError(
+            f"{path}: format {state.get('format')!r} is not {FORMAT}; load it with the rlvla3 that wrote it"
+        )
+    return state
