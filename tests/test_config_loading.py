@@ -369,8 +369,8 @@ def test_dump_loads_back_equal(
     assert load(Tree, file, (), file.parent) == tree
 
 
-def test_dumped_text_that_looks_like_a_number_stays_text(recipes: Path) -> None:
-    extra = {"a": "3e-5", "b": "0o7", "c": "off", "d": ["1.", "~", "true"]}
+def test_dumped_text_stays_the_same_text(recipes: Path) -> None:
+    extra = {"a": "3e-5", "b": "0o7", "c": "off", "d": ["1.", "~", "true"], "e": "\x85"}
     write(recipes, "a", dump(Tree(extra=extra)))
     assert load(Tree, "a", (), recipes).extra == extra
 
@@ -392,3 +392,32 @@ def test_undocumented_names_the_field() -> None:
         bare: int = 2
 
     assert undocumented(Bare) == ["bare"]
+
+
+keys = st.sampled_from(
+    ["name", "tasks", "sizes", "weights", "simulator", "trainer", "options", "kind", "extends", "x"]
+)
+values = st.sampled_from(
+    ["1", "off", "-3", "null", "[1, a]", "{a: 1}", "{kind: slow}", "[", "'q", "*x", "&x [*x]", "? b"]
+)
+
+
+@given(
+    lines=st.lists(st.tuples(keys, values | st.text(max_size=5)), max_size=3),
+    overrides=st.lists(
+        st.builds(
+            lambda path, value: f"{'.'.join(path)}={value}", st.lists(keys | st.just("0"), max_size=3), values
+        ),
+        max_size=3,
+    ),
+)
+def test_any_input_loads_or_is_refused_in_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]], overrides: list[str]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text("".join(f"{key}: {value}\n" for key, value in lines), encoding="utf-8", errors="replace")
+    try:
+        load(Tree, file, overrides, file.parent)
+    except UserError as error:
+        for line in str(error).splitlines():
+            assert line.startswith((str(file), "command line: ")), line

@@ -8,6 +8,8 @@ from pydantic import BaseModel
 
 from rlvla3.config_loading.types import scalar
 
+_LINE_BREAKS = "\x85\u2028\u2029"
+
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc, unused-ignore]
     """Quotes every text that would read back as something else."""
@@ -15,6 +17,8 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc, unused-ignore]
 
 def _represent_text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
     style = None if isinstance(scalar(value), str) else "'"
+    if any(mark in value for mark in _LINE_BREAKS):
+        style = '"'  # other styles fold these into spaces
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
