@@ -206,7 +206,19 @@ def test_heavy_packages_are_imported_lazily() -> None:
 
 
 def _may_load_torch(module: str) -> bool:
-    return within(module, "rlvla3.algorithms", *TORCH_MODULES)
+    """The learner and the algorithms compute; their interfaces and registries are read by all."""
+    if module.rpartition(".")[2] in ("api", "registry"):
+        return False
+    return within(module, "rlvla3.algorithms", "rlvla3.learner", *TORCH_MODULES)
+
+
+@pytest.mark.parametrize(
+    "start", ["config", "cli", "doctor", "metrics", "runtime.virtual", "roles.controller"]
+)
+def test_cheap_commands_do_not_load_torch(start: str) -> None:
+    """Reading, checking and planning a configuration must not cost torch's second of import."""
+    eager = [item for item in IMPORTS if not item.lazy]
+    assert not [module for module in reachable(f"rlvla3.{start}", eager) if within(module, "torch")]
 
 
 def test_the_list_of_torch_modules_is_current() -> None:
