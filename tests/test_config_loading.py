@@ -44,6 +44,8 @@ class Simulator(Settings):
 
     @classmethod
     def option_types(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values["kind"] == "absent":
+            raise UserError("simulator.kind = 'absent' is unknown; use fast or slow")
         return {"options": KINDS[values["kind"]]}
 
     @model_validator(mode="after")
@@ -268,6 +270,14 @@ def test_all_faults_are_listed(recipes: Path) -> None:
         "nam",
         "simulator.envs",
         "trainer.lr",
+    ]
+
+
+def test_an_unknown_kind_hides_no_other_fault(recipes: Path) -> None:
+    file = write(recipes, "a", "simulator:\n  kind: absent\n  envs: 0\ntrainer: {lr: x}\n")
+    assert fault(recipes).splitlines() == [
+        f"{file}:2: simulator.kind: 'absent' is unknown; use fast or slow",
+        f"{file}:4: trainer.lr: must be a number, got x (Learning rate)",
     ]
 
 

@@ -66,7 +66,7 @@ def build(model: type[M], tree: Branch, name: str, renamed: Mapping[str, str]) -
     try:
         result = model.model_validate(data)
     except ValidationError as error:
-        resolver.problems += explain(error, model, tree, name)
+        resolver.problems += explain(error, model, tree, name, resolver.broken)
         result = None
     except UserError as error:
         resolver.problems.append(f"{name}: {error}")

@@ -1,7 +1,7 @@
 """Turns validation errors into one line each: file, field, rule, value, remedy."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -22,14 +22,22 @@ class OptionsError(ValueError):
         self.error = error
 
 
-def explain(error: ValidationError, model: type[BaseModel], tree: Branch, name: str) -> Iterator[str]:
-    """One line for each field at fault."""
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    tree: Branch,
+    name: str,
+    reported: Set[tuple[str, ...]] = frozenset(),
+) -> Iterator[str]:
+    """One line for each field at fault, except in groups whose fault is ``reported`` already."""
     found: dict[tuple[str, ...], list[str]] = {}
     docs: dict[tuple[str, ...], str] = {}
     for path, text, doc in _flatten(error, model, tree, ()):
         found.setdefault(path, []).append(text)
         docs[path] = doc
     for path, texts in found.items():
+        if any(path[: len(group)] == group for group in reported):
+            continue
         rules = " or ".join(dict.fromkeys(texts))
         value = _find(tree, path)
         got = f", got {_shown(value)}" if isinstance(value, Leaf) and "got " not in rules else ""

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean, parse
+from rlvla3.config_loading.trees import COMMAND_LINE, TAG, Branch, Items, Leaf, Tree, did_you_mean, parse
 from rlvla3.config_loading.types import (
     group_models,
     is_container,
@@ -28,6 +28,8 @@ class Resolver:
     paths: Sequence[str]
     """Dotted paths of all settings, to say where a misplaced key belongs."""
     problems: list[str] = field(default_factory=list)
+    broken: set[tuple[str, ...]] = field(default_factory=set)
+    """Groups left out of the data, because nothing can be said about them but what is wrong."""
 
     def value(self, tree: Tree, annotation: Any, path: tuple[str, ...], info: FieldInfo | None) -> Any:
         """Plain Python data for a tree whose field has the type ``annotation``."""
@@ -77,11 +79,13 @@ class Resolver:
         chosen: Mapping[str, Any] = {}
         choose = getattr(model, "option_types", None)
         if choose is not None:
-            chosen = self._chosen(choose, known, model, path)
+            chosen = self._chosen(choose, known, model, path, tree)
         result = {}
         for key, value in known.items():
             annotation = chosen.get(key, fields[key].annotation)
-            result[key] = self.value(value, annotation, (*path, key), fields[key])
+            inner = self.value(value, annotation, (*path, key), fields[key])
+            if (*path, key) not in self.broken:
+                result[key] = inner
         return result
 
     def _chosen(
@@ -90,6 +94,7 @@ class Resolver:
         known: Mapping[str, Tree],
         model: type[BaseModel],
         path: tuple[str, ...],
+        tree: Branch,
     ) -> Mapping[str, Any]:
         leaves = {key: value for key, value in known.items() if isinstance(value, Leaf)}
         values = {
@@ -100,7 +105,13 @@ class Resolver:
         values |= {k: self._leaf(v, model.model_fields[k].annotation, (*path, k)) for k, v in leaves.items()}
         try:
             return choose(values)
-        except (UserError, ValueError, KeyError):
+        except UserError as error:
+            at = (*path, TAG)
+            text = str(error).removeprefix(f"{'.'.join(at)} = ")
+            self._problem(known.get(TAG, tree), at, text)
+            self.broken.add(path)
+            return {}
+        except (ValueError, KeyError):
             return {}  # the group's own validator reports it
 
     def _unknown(self, tree: Tree, path: tuple[str, ...], known: list[str]) -> None:
