@@ -100,7 +100,9 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError as error:
-            raise UserError("metrics.wandb: wandb is not installed; pip install 'rlvla3[wandb]'") from error
+            raise UserError(
+                f"log.wandb: wandb cannot be imported ({error}); pip install 'rlvla3[wandb]' or set log.wandb=off"
+            ) from error
         folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(dir=str(folder), project=project, mode=mode, config=dict(config))
 
