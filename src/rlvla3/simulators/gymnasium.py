@@ -22,7 +22,7 @@ class GymnasiumSettings(Settings):
 
     env_id: str
     """Registered id such as ``Pendulum-v1``, or ``module:id`` to import the module that registers it."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
     instruction: str = "do the task"
     """What the policy is told."""
@@ -183,4 +183,5 @@ def _as_field(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _resample(picture: Any, size: int) -> npt.NDArray[np.uint8]:
     pixels = np.asarray(picture, np.uint8)
     rows, columns = (((np.arange(size) + 0.5) * n / size).astype(int) for n in pixels.shape[:2])
-    return pixels[rows][:, columns]
+    resampled: npt.NDArray[np.uint8] = pixels[rows][:, columns]
+    return resampled
