@@ -101,7 +101,8 @@ class WeightsAndBiases:
             import wandb
         except ImportError as error:
             raise UserError(
-                f"log.wandb: wandb cannot be imported ({error}); pip install 'rlvla3[wandb]' or set log.wandb=off"
+                f"log.wandb: wandb cannot be imported ({error});"
+                " pip install 'rlvla3[wandb]' or set log.wandb=off"
             ) from error
         folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(dir=str(folder), project=project, mode=mode, config=dict(config))
