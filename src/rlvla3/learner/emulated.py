@@ -22,8 +22,6 @@ class EmulatedLearnerSettings(Settings):
 
     ms_per_sample: float = Field(default=2.3, ge=0)
     """Time of an update for each sub-step that it trains on."""
-    streaming: bool = False
-    """Whether the time passes while trajectories are taken in, rather than in ``update``."""
     weight_count: int = Field(default=1, ge=1)
     """Numbers in the weights; must equal the emulated policy's."""
 
@@ -31,8 +29,9 @@ class EmulatedLearnerSettings(Settings):
 class EmulatedLearner:
     """Implements ``rlvla3.learner.api.Learner``; the only thing it learns is its version."""
 
-    def __init__(self, settings: EmulatedLearnerSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: EmulatedLearnerSettings, *, streaming: bool) -> None:
+        """``streaming``: the time passes while trajectories are taken in, rather than in ``update``."""
+        self.settings, self._streaming = settings, streaming
         self.version = 0
         self._samples = 0
         self._trajectories = 0
@@ -45,12 +44,12 @@ class EmulatedLearner:
         samples = sum(trajectory.sub_steps for trajectory in trajectories)
         self._samples += samples
         self._trajectories += len(trajectories)
-        if self.settings.streaming:
+        if self._streaming:
             self._work(samples)
 
     def update(self) -> UpdateReport:
         """Sleep for everything taken in that was not slept for yet; one version more."""
-        if not self.settings.streaming:
+        if not self._streaming:
             self._work(self._samples)
         self.version += 1
         metrics = {"sub_steps": float(self._samples), "trajectories": float(self._trajectories)}

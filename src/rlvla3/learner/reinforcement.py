@@ -11,65 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rlvla3.algorithms.api import Algorithm, LossInputs
 from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
-from rlvla3.algorithms.schedules import Schedule, rate
+from rlvla3.algorithms.schedules import rate
 from rlvla3.errors import UserError
 from rlvla3.learner import samples as intake
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.metrics import Means, behaviour_metrics, logprob_gap, trajectory_metrics
 from rlvla3.learner.optimiser import Optimiser
 from rlvla3.learner.samples import Samples
+from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.tensors import copy_into, read_tensors, write_tensors
 from rlvla3.messages import Channel, Trajectory
-from rlvla3.settings import Settings
 
 FORMAT = 1
 """Version of the files that ``save`` writes."""
-
-
-class ReinforcementSettings(Settings):
-    """Settings of the reinforcement learner."""
-
-    epochs: int = Field(default=4, ge=1)
-    """Passes over an update's chunks."""
-    minibatch: int = Field(default=128, ge=1)
-    """Chunks of one optimiser step (the last of an epoch may be smaller)."""
-    lr: float = Field(default=3e-5, ge=0)
-    """Learning rate of the policy at the start."""
-    value_lr: float = Field(default=1e-3, ge=0)
-    """Learning rate of the value head at the start."""
-    lr_schedule: Schedule = "linear"
-    """How both rates fall over ``schedule_versions``."""
-    lr_final: float = Field(default=0.1, ge=0, le=1)
-    """Fraction of the rates that is left at the end of the schedule and after it."""
-    lr_warm_up: int = Field(default=0, ge=0)
-    """Versions over which both rates rise linearly at the start."""
-    schedule_versions: int = Field(default=60, ge=1)
-    """Versions over which the rates fall."""
-    value_warm_up: int = Field(default=2, ge=0)
-    """First versions that train the value head only, while the policy stays as it is."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled weight decay."""
-    gradient_clip: float = Field(default=0.5, gt=0)
-    """Bound on the norm of a step's gradient."""
-    ema: float = Field(default=0.98, ge=0, lt=1)
-    """Decay, for each optimiser step, of the averaged weights used for evaluation; 0: no average."""
-    target_kl: float = Field(default=0.0, ge=0)
-    """An epoch whose mean KL from the behaviour policy exceeds this is the last; 0: off."""
-    normalise_advantages: bool = True
-    """Whether advantages get mean 0 and deviation 1 over an update."""
-    streaming: bool = False
-    """Whether ``ingest`` already computes the first pass's gradient, one optimiser step at its end.
-    Advantages are then normalised by statistics of earlier updates; the very first update does
-    its first pass at the end, because there are none yet."""
-    statistics_keep: float = Field(default=0.8, ge=0, lt=1)
-    """How much of the running advantage statistics an update leaves in place (``streaming``)."""
-    recompute_values: bool = False
-    """Whether the learner computes bootstrap values instead of taking those of the slab."""
 
 
 class _NotFiniteError(Exception):
@@ -80,7 +38,14 @@ class Reinforcement:
     """Implements ``rlvla3.learner.api.Learner`` with any policy model and algorithm."""
 
     def __init__(
-        self, model: Any, algorithm: Algorithm, settings: ReinforcementSettings, *, seed: int = 0
+        self,
+        model: Any,
+        algorithm: Algorithm,
+        settings: ReinforcementSettings,
+        *,
+        seed: int,
+        streaming: bool = False,
+        recompute_values: bool = False,
     ) -> None:
         """Take over ``model``: only what trains in ``reinforcement`` keeps gradients.
 
@@ -89,8 +54,13 @@ class Reinforcement:
             algorithm: estimates advantages and computes the loss.
             settings: of the learner.
             seed: of the order of minibatches.
+            streaming: whether ``ingest`` already computes the first pass's gradient, with one
+                optimiser step at the pass's end.
+            recompute_values: whether the learner computes bootstrap values from the last
+                observation instead of taking those of the slab.
         """
         self.model, self.algorithm, self.settings, self.seed = model, algorithm, settings, seed
+        self._streaming, self._recompute_values = streaming, recompute_values
         self.version = 0
         self.skipped = 0
         self._advantages: Statistics | None = None
@@ -134,7 +104,7 @@ class Reinforcement:
             slab,
             self.model,
             self.algorithm,
-            recompute_values=self.settings.recompute_values,
+            recompute_values=self._recompute_values,
         )
         if part.version.max() > self.version:
             raise ValueError(
@@ -143,7 +113,7 @@ class Reinforcement:
         self._parts.append(part)
         self._trajectories.extend(trajectories)
         self._estimate_means.add(metrics, len(part))
-        if self.settings.streaming and self._advantages is not None:
+        if self._streaming and self._advantages is not None:
             try:
                 self._accumulate(part, self._advantages)
             except _NotFiniteError as fault:

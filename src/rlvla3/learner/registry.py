@@ -1,0 +1,59 @@
+"""Learners by name. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rlvla3.plugins import resolve
+from rlvla3.policies.api import Policy
+from rlvla3.settings import Settings
+
+if TYPE_CHECKING:
+    from rlvla3.algorithms.api import Algorithm
+    from rlvla3.learner.api import Learner
+
+BUILT_IN = {
+    "reinforcement": "rlvla3.learner.factories:ReinforcementFactory",
+    "emulated": "rlvla3.learner.factories:EmulatedFactory",
+    "imitation": "rlvla3.learner.factories:ImitationFactory",
+}
+"""Name → factory. ``imitation`` is the supervised warm start; it is no Trainer's learner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerContext:
+    """What a learner is built around."""
+
+    policy: Policy
+    algorithm: Algorithm
+    device: str
+    """Torch device name."""
+    seed: int
+    streaming: bool
+    """Whether gradients start while trajectories still arrive."""
+    recompute_values: bool
+    """Whether the learner computes bootstrap values itself."""
+    weights: str
+    """Run folder, checkpoint or export whose weights training starts from; empty: fresh ones."""
+
+
+class LearnerFactory(Protocol):
+    """A kind of learner."""
+
+    Settings: ClassVar[type[Settings]]
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> Learner:
+        """Build the learner (may import torch)."""
+        ...
+
+
+def learner_class(kind: str) -> type[LearnerFactory]:
+    """The factory of a built-in name or ``module:attribute``.
+
+    Raises:
+        UserError: there is none, with the nearest name.
+    """
+    found: type[LearnerFactory] = resolve("learner.kind", kind, BUILT_IN)
+    return found

@@ -1,0 +1,70 @@
+"""What users set of the learners. Importing this module does not import torch."""
+
+from pydantic import Field
+
+from rlvla3.algorithms.schedules import Schedule
+from rlvla3.settings import Settings
+
+
+class ReinforcementSettings(Settings):
+    """Settings of the reinforcement learner."""
+
+    epochs: int = Field(default=4, ge=1)
+    """Passes over an update's chunks."""
+    minibatch: int = Field(default=128, ge=1)
+    """Chunks of one optimiser step (the last of an epoch may be smaller)."""
+    lr: float = Field(default=3e-5, ge=0)
+    """Learning rate of the policy at the start."""
+    value_lr: float = Field(default=1e-3, ge=0)
+    """Learning rate of the value head at the start."""
+    lr_schedule: Schedule = "linear"
+    """How both rates fall over ``schedule_versions``."""
+    lr_final: float = Field(default=0.1, ge=0, le=1)
+    """Fraction of the rates that is left at the end of the schedule and after it."""
+    lr_warm_up: int = Field(default=0, ge=0)
+    """Versions over which both rates rise linearly at the start."""
+    schedule_versions: int = Field(default=60, ge=1)
+    """Versions over which the rates fall."""
+    value_warm_up: int = Field(default=2, ge=0)
+    """First versions that train the value head only, while the policy stays as it is."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    gradient_clip: float = Field(default=0.5, gt=0)
+    """Bound on the norm of a step's gradient."""
+    ema: float = Field(default=0.98, ge=0, lt=1)
+    """Decay, for each optimiser step, of the averaged weights used for evaluation; 0: no average."""
+    target_kl: float = Field(default=0.0, ge=0)
+    """An epoch whose mean KL from the behaviour policy exceeds this is the last; 0: off."""
+    normalise_advantages: bool = True
+    """Whether advantages get mean 0 and deviation 1 over an update."""
+    statistics_keep: float = Field(default=0.8, ge=0, lt=1)
+    """How much of the running advantage statistics an update leaves in place. They normalise when
+    streaming; the very first update does its first pass at its end, because there are none yet."""
+
+
+class ImitationSettings(Settings):
+    """Settings of supervised learning on demonstrations."""
+
+    steps: int = Field(default=600, ge=1)
+    """Optimiser steps."""
+    budget_s: float = Field(default=0.0, ge=0)
+    """Seconds after which training ends; 0: no limit. The rate then falls with the time used, so
+    that it reaches its end with the budget (weights taken in mid-schedule are erratic); such a run
+    is not reproducible bit by bit."""
+    batch: int = Field(default=32, ge=1)
+    """Observations of one step; the policy draws several noise samples for each."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Highest learning rate."""
+    warm_up: int = Field(default=50, ge=0)
+    """Steps over which the rate rises linearly."""
+    lr_final: float = Field(default=0.05, ge=0, le=1)
+    """Fraction of the rate left at the end of its cosine."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """AdamW's decoupled weight decay."""
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Bound on the norm of a step's gradient."""
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    """Decay, for each step, of averaged weights, which become the result; 0: no average."""
+    threads: int = Field(default=1, ge=0)
+    """Torch threads while training. Two help only on a machine with two idle cores (measured: 85
+    against 144 ms a step; 850 ms and more if another process wants one of them); 0 leaves it."""
