@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -73,18 +77,37 @@ def test_pictures_for_people_are_larger():
 def test_an_unknown_back_end_is_refused(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "vulkan")
     with pytest.raises(UserError, match="egl, osmesa"):
-        mujoco_rendering._first_working()
+        mujoco_rendering.choose_backend()
 
 
 def test_no_back_end_names_the_packages(monkeypatch):
-    def fail(backend):
-        raise ImportError(f"no {backend}")
-
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(mujoco_rendering, "_open", fail)
-    monkeypatch.setattr(mujoco_rendering, "_forget_gl_modules", lambda: None)
-    with pytest.raises(UserError, match=r"libosmesa6.*libegl1.*egl: ImportError: no egl"):
-        mujoco_rendering._first_working()
+    monkeypatch.setattr(mujoco_rendering, "_PROBE", "import sys; sys.exit('no {backend} here')")
+    with pytest.raises(UserError, match=r"egl fails: no egl here; apt-get install libegl1; .*libosmesa6"):
+        mujoco_rendering.choose_backend()
+
+
+_FRAME = """
+import logging, os, sys
+logging.basicConfig(level="WARNING")
+from rlvla3.messages import Start
+from rlvla3.simulators.metaworld import Metaworld, MetaworldSettings
+env = Metaworld(MetaworldSettings()).make()
+env.reset(Start(task=0, split="train", state=0), 0)
+assert env.observe()["image"].std() > 10
+env.close()
+sys.stdout.write(os.environ["MUJOCO_GL"])
+"""
+
+
+@pytest.mark.live
+def test_osmesa_takes_over_with_a_notice_where_egl_fails():
+    environment = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    environment["MUJOCO_EGL_DEVICE_ID"] = "99"
+    run = subprocess.run([sys.executable, "-c", _FRAME], env=environment, capture_output=True, text=True)
+    assert run.stdout == "osmesa", run.stderr
+    assert "rendering with osmesa, because egl fails" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 @pytest.mark.live

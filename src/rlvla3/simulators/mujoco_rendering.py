@@ -16,6 +16,7 @@ import copy
 import importlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -36,7 +37,7 @@ _HIDDEN_GROUP = 5
 _PIXEL_SHARE = 0.5
 
 _log = logging.getLogger("rlvla3")
-_choice: dict[str, Any] = {}
+_PROBE_TIMEOUT_S = 60.0
 _choice_lock = threading.Lock()
 
 
@@ -59,59 +60,52 @@ class View:
 # --- GL back-ends ----------------------------------------------------------------------------
 
 
-def _forget_gl_modules() -> None:
-    """PyOpenGL binds to one platform at import; forget it so that another can be tried."""
-    for name in [n for n in sys.modules if n.split(".")[0] == "OpenGL" or n.startswith("mujoco.egl")]:
-        del sys.modules[name]
-    os.environ.pop("PYOPENGL_PLATFORM", None)
-
-
-def _open(backend: str) -> Any:
-    """The back-end's context class, proven by one context."""
-    context_class = importlib.import_module(f"mujoco.{backend}").GLContext
-    context = context_class(16, 16)
-    context.make_current()
-    context.free()
-    return context_class
-
-
 def choose_backend() -> str:
-    """The GL back-end of this process: the first of EGL and OSMesa that works.
+    """The GL back-end of this process and of those it starts: the first of EGL and OSMesa that works.
 
-    ``MUJOCO_GL=egl`` or ``osmesa`` names one. Chosen once for each process.
+    Each is tried in a process of its own (0.5 s): a library that was loaded and failed would spoil
+    the next one. The choice is exported as ``MUJOCO_GL``; where that is set already it is
+    believed. A controller that calls this before it starts its Simulators spares them the trial.
 
     Raises:
         UserError: none works, with the packages to install.
     """
     with _choice_lock:
-        if not _choice:
-            _choice["name"], _choice["context"] = _first_working()
-        return str(_choice["name"])
+        wanted = os.environ.get("MUJOCO_GL", "").lower()
+        if wanted and wanted not in BACKENDS:
+            raise UserError(f"MUJOCO_GL must be one of {', '.join(BACKENDS)} or unset; it is {wanted!r}")
+        if not wanted:
+            wanted = os.environ["MUJOCO_GL"] = _first_working()
+        return wanted
 
 
-def _first_working() -> tuple[str, Any]:
+def _first_working() -> str:
+    failures: list[str] = []
+    for backend in BACKENDS:
+        result = _probe(backend, _PROBE_TIMEOUT_S)
+        if result.startswith("works"):
+            if failures:
+                _log.warning("rendering with %s, because %s", backend, failures[0])
+            return backend
+        failures.append(f"{backend} {result}")
+    raise UserError("no GL back-end renders a frame on this machine: " + "; ".join(failures))
+
+
+def _open(size: int) -> Any:
+    """A current GL context of the chosen back-end."""
     # llvmpipe reads this when its library is loaded. With one process for each core its worker
     # threads only add switches, and CPU time that no profile of the stepping thread shows.
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    wanted = os.environ.get("MUJOCO_GL", "").lower()
-    if wanted and wanted not in BACKENDS:
-        raise UserError(f"MUJOCO_GL must be one of {', '.join(BACKENDS)} or unset; it is {wanted!r}")
-    failures = []
-    for backend in (wanted,) if wanted else BACKENDS:
-        try:
-            context = _open(backend)
-        except Exception as error:
-            failures.append(f"{backend}: {type(error).__name__}: {error}".splitlines()[0])
-            _forget_gl_modules()
-            continue
-        if failures:
-            _log.warning("rendering with %s, because another back-end failed (%s)", backend, failures[0])
-        return backend, context
-    raise UserError(
-        "no GL back-end can render a frame on this machine; install one with "
-        f"'apt-get install {PACKAGES['osmesa']}' (software) or '{PACKAGES['egl']}' (GPU or software). "
-        + "; ".join(failures)
-    )
+    backend = choose_backend()
+    try:
+        context = importlib.import_module(f"mujoco.{backend}").GLContext(size, size)
+        context.make_current()
+    except Exception as error:
+        raise UserError(
+            f"MUJOCO_GL={backend} does not work here ({error}); apt-get install {PACKAGES[backend]}, "
+            "or unset it to try the other back-end"
+        ) from error
+    return context
 
 
 _PROBE = """
@@ -134,7 +128,7 @@ sys.stdout.write(name)
 """
 
 
-def gl_backends(timeout_s: float = 60.0) -> dict[str, str]:
+def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S) -> dict[str, str]:
     """Render one frame with every back-end, each in a process of its own.
 
     Returns:
@@ -157,7 +151,9 @@ def _probe(backend: str, timeout_s: float) -> str:
         return f"fails: no frame within {timeout_s:.0f} s"
     if run.returncode == 0 and run.stdout:
         return f"works: {run.stdout}"
-    reason = (run.stderr.strip().splitlines() or ["no message"])[-1]
+    lines = run.stderr.strip().splitlines() or ["no message"]
+    # The first error is the cause; later ones come from what it left half built.
+    reason = next((line for line in lines if re.match(r"[\w.]*(Error|Exception): ", line)), lines[-1])
     if run.returncode < 0:
         reason = f"killed by signal {-run.returncode}"
     return f"fails: {reason}; apt-get install {PACKAGES[backend]}"
@@ -179,9 +175,7 @@ class _Contexts:
 
         if key not in self.made:
             if self.gl is None:
-                choose_backend()
-                self.gl = _choice["context"](size, size)
-                self.gl.make_current()
+                self.gl = _open(size)
                 # Registered after the library's own exit handler, so it runs before: EGL prints
                 # a traceback when a context outlives its display.
                 atexit.register(self.free)
