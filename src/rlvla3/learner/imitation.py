@@ -18,7 +18,8 @@ from rlvla3.algorithms.schedules import decay, warm_up
 from rlvla3.errors import UserError
 from rlvla3.learner.optimiser import Optimiser
 from rlvla3.learner.settings import ImitationSettings
-from rlvla3.learner.tensors import copy_into, read_tensors, write_tensors
+from rlvla3.learner.tensors import read_tensors, write_tensors
+from rlvla3.policies.weights import copy_into
 
 FORMAT = 1
 """Version of the files that ``save`` writes."""

@@ -1,16 +1,51 @@
-"""Where the Trainer's checkpoints go."""
+"""Where a Trainer's checkpoints go."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvla3.learner import checkpoint
+from rlvla3.learner.api import Learner
+from rlvla3.learner.checkpoint import Description, Kept, Weights
+from rlvla3.messages import Version
+
+if TYPE_CHECKING:
+    from rlvla3.config import Config
 
 
 class CheckpointKeeper:
-    """TEMP."""
+    """Keeps a run's newest checkpoints and its best weights."""
 
-    def __init__(self, folder, config, fingerprint):
-        self._folder = Path(folder)
+    def __init__(self, folder: Path, config: "Config", fingerprint: Mapping[str, Any]) -> None:
+        """Keep checkpoints in the run folder ``folder``.
 
-    def save(self, learner, version, engine_state):
-        """TEMP."""
+        Args:
+            folder: the run folder.
+            config: the resolved configuration; ``checkpoint.keep`` newest checkpoints stay.
+            fingerprint: of simulator and policy interface; JSON values.
+        """
+        self._kept = Kept(folder / checkpoint.CHECKPOINTS, config.checkpoint.keep)
+        self._config, self._fingerprint = config.model_dump_json(), fingerprint
 
-    def save_best(self, version, weights, score):
-        """TEMP."""
+    def save(self, learner: Learner, version: Version, engine_state: str) -> None:
+        """Write a complete checkpoint, atomically."""
+        self._kept.save(learner, self._description(version, None), engine_state)
+
+    def save_best(self, version: Version, weights: Weights, score: float) -> None:
+        """Keep these evaluation weights as the best so far."""
+        self._kept.save_best(weights, self._description(version, score))
+
+    def restore(self, learner: Learner, path: Path) -> None:
+        """Load a checkpoint of the same set-up into ``learner``, exactly.
+
+        Raises:
+            UserError: it is damaged, of another model or of another set-up.
+        """
+        folder = checkpoint.find(path, resume=True)
+        checkpoint.check_fingerprint(folder, checkpoint.describe(folder).fingerprint, self._fingerprint)
+        checkpoint.restore(folder, learner)
+
+    def _description(self, version: Version, score: float | None) -> Description:
+        return Description(
+            version=int(version), score=score, fingerprint=self._fingerprint, config=self._config
+        )

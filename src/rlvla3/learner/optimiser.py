@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlvla3.errors import UserError
-from rlvla3.learner.tensors import copy_into
+from rlvla3.policies.weights import copy_into
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 

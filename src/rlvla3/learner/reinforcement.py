@@ -23,8 +23,9 @@ from rlvla3.learner.metrics import Means, behaviour_metrics, logprob_gap, trajec
 from rlvla3.learner.optimiser import Optimiser
 from rlvla3.learner.samples import Samples
 from rlvla3.learner.settings import ReinforcementSettings
-from rlvla3.learner.tensors import copy_into, read_tensors, write_tensors
+from rlvla3.learner.tensors import read_tensors, write_tensors
 from rlvla3.messages import Channel, Trajectory
+from rlvla3.policies.weights import copy_into
 
 FORMAT = 1
 """Version of the files that ``save`` writes."""

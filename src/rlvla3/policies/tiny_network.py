@@ -28,6 +28,7 @@ from rlvla3.policies.tiny_blocks import (
     time_embedding,
 )
 from rlvla3.policies.transforms import Normaliser
+from rlvla3.policies.weights import copy_into
 
 Prefix = tuple[Tensor, ...]
 """What no trainable weight touches, batch first. Frozen: (k_1, v_1, …, k_L, v_L [B, H, S, K], pooled
@@ -311,8 +312,13 @@ class TinyNetwork(nn.Module):
         return {name: _numpy(tensor).copy() for name, tensor in self.state_dict().items()}
 
     def load_arrays(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over ``arrays()`` of an equal network; copies, never aliases."""
-        self.load_state_dict({name: torch.from_numpy(np.asarray(array)) for name, array in weights.items()})
+        """Take over ``arrays()`` of an equal network; copies, never aliases.
+
+        Raises:
+            UserError: names or shapes differ; nothing was copied.
+        """
+        given = {name: torch.from_numpy(np.asarray(array)) for name, array in weights.items()}
+        copy_into(self.state_dict(), given, "policy weights")
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:

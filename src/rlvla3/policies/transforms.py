@@ -17,16 +17,26 @@ _TINY = 1e-6
 
 
 class Normaliser(nn.Module):
-    """x → (x − shift) / scale for the last dimension, and back. Identity until fitted."""
+    """x → (x − shift) / scale for the last dimension, and back. Identity until fitted.
 
-    shift: Tensor
-    scale: Tensor
+    The buffers' names carry the mode, so that statistics of one mode never load into another.
+    """
 
     def __init__(self, size: int, mode: Mode) -> None:
         super().__init__()
         self.mode: Mode = mode
-        self.register_buffer("shift", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
+        self.register_buffer(f"{mode}_shift", torch.zeros(size))
+        self.register_buffer(f"{mode}_scale", torch.ones(size))
+
+    @property
+    def shift(self) -> Tensor:
+        """Centre of each dimension [size]."""
+        return self.get_buffer(f"{self.mode}_shift")
+
+    @property
+    def scale(self) -> Tensor:
+        """Spread of each dimension [size]."""
+        return self.get_buffer(f"{self.mode}_scale")
 
     def fit(self, values: npt.NDArray[np.float32], name: str) -> None:
         """Take the statistics of ``values`` [..., size].

@@ -1,0 +1,47 @@
+"""Copying named tensors between equal models, with an error that says how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rlvla3.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SHOWN = 3
+
+
+def copy_into(target: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
+    """Copy every given tensor into the target of the same name; all or nothing.
+
+    Raises:
+        UserError: names or shapes differ; the first few are named. Nothing was copied.
+    """
+    missing = [name for name in target if name not in given]
+    unexpected = [name for name in given if name not in target]
+    mismatched = [
+        f"{name} {list(given[name].shape)} for {list(target[name].shape)}"
+        for name in target
+        if name in given and given[name].shape != target[name].shape
+    ]
+    problems = [
+        f"{len(names)} {what} ({', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''})"
+        for what, names in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("of another shape", mismatched),
+        )
+        if names
+    ]
+    if problems:
+        raise UserError(
+            f"{source}: weights of another model: {'; '.join(problems)}; "
+            "use the policy settings that it was saved with"
+        )
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in target.items():
+            tensor.copy_(given[name])
