@@ -1,0 +1,1 @@
+"""Runtimes: what drives the engine and carries its commands out."""

@@ -1,0 +1,1 @@
+"""The local runtime: one process for each member of one machine."""

@@ -1,0 +1,230 @@
+"""From a configuration to what a runtime needs: specs, engine settings, slab layout, parts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from rlvla3.config import Config
+from rlvla3.core.batcher import ORDERS
+from rlvla3.core.settings import (
+    BatchingSettings,
+    EngineSettings,
+    EvaluationSettings,
+    EvaluationStart,
+    HealthSettings,
+    SlotSettings,
+    Topology,
+    TrainingSettings,
+)
+from rlvla3.errors import UserError
+from rlvla3.messages import Env, FieldSpec, Member, Slot, Start
+from rlvla3.plugins import resolve
+from rlvla3.policies.api import Policy, PolicyInterface
+from rlvla3.policies.registry import policy_class
+from rlvla3.runtime.payloads import SlabLayout
+from rlvla3.simulators.api import Simulator, SimulatorSpec
+from rlvla3.simulators.registry import simulator_class
+
+EVALUATION_CHUNKS = 2
+"""Chunks kept of an evaluation episode: its row is written round and round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one member is told at its start."""
+
+    role: Literal["simulator", "generator", "trainer"]
+    member: Member
+    config: str
+    """The resolved configuration as JSON."""
+    training: bool
+    """False for a pure evaluation."""
+    folder: str
+    """The run folder."""
+    resume: str
+    """Checkpoint that the Trainer continues from; empty for a new run."""
+    weights: str
+    """Where a Generator of a pure evaluation takes its weights from."""
+    averaged: bool
+    """Whether these are the averaged ones, where both exist."""
+    slab: int
+    rollout: int
+    evaluation: int
+    """File descriptors of the shared memories."""
+
+
+class Assembly:
+    """A configuration with everything that follows from it. Cheap: no torch, no simulator."""
+
+    def __init__(self, config: Config, *, training: bool = True, videos: str = "") -> None:
+        """``videos``: folder for the recorded evaluation episodes."""
+        self.config = config
+        self.training = training
+        self._videos = videos
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """The adapter."""
+        return simulator_class(self.config.simulator.kind)(self.config.simulator.options)
+
+    @cached_property
+    def spec(self) -> SimulatorSpec:
+        """What the adapter offers."""
+        return self.simulator.spec
+
+    @cached_property
+    def interface(self) -> PolicyInterface:
+        """What the policy is connected to."""
+        return PolicyInterface(
+            observation=self.spec.observation,
+            instructions=self.spec.instructions,
+            action_dim=self.spec.action_dim,
+            chunk=self.config.simulator.chunk,
+        )
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy family."""
+        return policy_class(self.config.policy.kind)(self.config.policy.options, self.interface)
+
+    @cached_property
+    def chunks(self) -> int:
+        """T: chunks that a row holds.
+
+        Raises:
+            UserError: episodes without a step limit have no longest length.
+        """
+        if not self.training:
+            return EVALUATION_CHUNKS
+        trainer, chunk = self.config.trainer, self.config.simulator.chunk
+        if trainer.trajectory == "segment":
+            return trainer.chunks
+        longest = -(-max(self.spec.step_limits) // chunk) if all(self.spec.step_limits) else 0
+        if trainer.chunks and longest and trainer.chunks < longest:
+            raise UserError(
+                f"trainer.chunks = {trainer.chunks} is shorter than an episode of {longest} chunks; "
+                "leave it out, or set trainer.trajectory: segment"
+            )
+        if not (trainer.chunks or longest):
+            raise UserError(
+                "trainer.chunks is needed: whole episodes without a step limit have no longest length; "
+                "set it, give simulator.options.step_limits, or set trainer.trajectory: segment"
+            )
+        return trainer.chunks or longest
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Members and slots, numbered Simulator by Simulator, batch by batch."""
+        config, slots, env = self.config.simulator, [], 0
+        simulators = tuple(Member(f"simulator-{i}") for i in range(config.members))
+        for member in simulators:
+            for stage in range(config.batches):
+                for size in config.slot_sizes:
+                    envs = tuple(Env(e) for e in range(env, env + size))
+                    slots.append(SlotSettings(slot=Slot(len(slots)), member=member, envs=envs, stage=stage))
+                    env += size
+        return Topology(
+            simulators=simulators,
+            generators=tuple(Member(f"generator-{i}") for i in range(self.config.generator.members)),
+            trainers=(Member("trainer-0"),) if self.training else (),
+            slots=tuple(slots),
+        )
+
+    @cached_property
+    def settings(self) -> EngineSettings:
+        """The engine's settings."""
+        config = self.config
+        evaluation = self._evaluation()
+        envs = config.simulator.total_envs
+        evaluating = evaluation.max_envs if evaluation.starts else 0
+        training = config.trainer.batch * (config.schedule.lag + 1) + envs if self.training else 0
+        return EngineSettings(
+            topology=self.topology,
+            batching=self._batching(),
+            training=self._training(),
+            evaluation=evaluation,
+            health=HealthSettings(**config.health.model_dump()),
+            rows=training + evaluating,
+        )
+
+    def _batching(self) -> BatchingSettings:
+        generator = self.config.generator
+        pins = {s.slot: s.slot % generator.members for s in self.topology.slots}
+        pins |= {Slot(slot): index for slot, index in generator.pins.items()}
+        return BatchingSettings(
+            max_batch_size=generator.max_batch_size,
+            batch_timeout_s=generator.batch_timeout_ms / 1000,
+            linger_s=generator.linger_ms / 1000,
+            order=ORDERS.get(generator.order) or resolve("generator.order", generator.order, {}),
+            lockstep=self.config.schedule.lockstep and self.training,
+            routing=generator.routing,
+            pins=pins,
+        )
+
+    def _training(self) -> TrainingSettings:
+        config, trainer = self.config, self.config.trainer
+        weights = config.starts.weights or (1.0,) * len(self.spec.tasks)
+        if len(weights) != len(self.spec.tasks) or min(weights) < 0 or sum(weights) <= 0:
+            raise UserError(
+                f"starts.weights must be {len(self.spec.tasks)} numbers >= 0, one for each task, "
+                f"not all 0; got {list(weights)}"
+            )
+        segments = config.schedule.deterministic and trainer.trajectory == "segment"
+        return TrainingSettings(
+            batch=trainer.batch,
+            max_lag=config.schedule.lag,
+            on_stale=config.schedule.on_stale,
+            micro_batch=trainer.micro_batch,
+            updates=trainer.updates,
+            bootstrap=trainer.bootstrap,
+            checkpoint_every=config.checkpoint.every_versions,
+            quota=trainer.batch // config.simulator.total_envs if segments else 0,
+            max_skipped=trainer.max_skipped,
+            step_limits=self.spec.step_limits,
+            task_weights=weights,
+            states=config.starts.states,
+        )
+
+    def _evaluation(self) -> EvaluationSettings:
+        config, envs = self.config.evaluation, self.config.simulator.total_envs
+        wanted = not self.training or config.every_versions or config.at_start
+        starts = tuple(
+            EvaluationStart(
+                start=Start(task=task, split="held_out", state=state),
+                step_limit=self.spec.step_limits[task] if config.step_limit == "task" else 0,
+                video=f"{self._videos}/{name}-{state}.mp4" if state < config.videos and self._videos else "",
+            )
+            for state in range(config.episodes)
+            for task, name in enumerate(self.spec.tasks)
+        )
+        most = envs if not self.training else config.max_envs or max(envs // 2, 1)
+        return EvaluationSettings(
+            every_versions=config.every_versions,
+            at_start=config.at_start,
+            starts=starts if wanted else (),
+            max_envs=min(most, envs),
+        )
+
+    @cached_property
+    def layout(self) -> SlabLayout:
+        """The trajectory slab."""
+        record: tuple[FieldSpec, ...] = self.policy.record_spec
+        return SlabLayout.make(
+            rows=self.settings.rows,
+            chunks=self.chunks,
+            chunk=self.config.simulator.chunk,
+            observation=self.spec.observation,
+            record=record,
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a checkpoint must match to be used here: the simulator and the interface."""
+        return {
+            "simulator": dict(self.spec.fingerprint),
+            "observation": [[f.name, list(f.shape), f.dtype] for f in self.interface.observation],
+            "action_dim": self.interface.action_dim,
+            "chunk": self.interface.chunk,
+            "policy": self.config.policy.kind,
+        }
+
+

@@ -1,0 +1,277 @@
+"""Watches a run: metrics for each version, live progress, evaluations, replaced members."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rlvla3.assembly import Assembly
+from rlvla3.core.engine import Engine
+from rlvla3.core.statistics import Statistics
+from rlvla3.messages import (
+    Event,
+    Member,
+    MemberReady,
+    ReportEvaluation,
+    StopRequested,
+    Trajectory,
+    UpdateDone,
+    Version,
+)
+from rlvla3.metrics import Metrics, wilson
+from rlvla3.progress import Display, Progress, RoleLoad
+from rlvla3.runtime.local.transport import Telemetry
+
+_USEFUL = ("simulate", "render", "infer", "train")
+"""Sections that do the run's work; the rest is overhead or waiting."""
+_PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """One evaluation: success of each episode, in start order."""
+
+    version: Version
+    tasks: tuple[str, ...]
+    success: tuple[bool, ...]
+    task_of: tuple[int, ...]
+    sub_steps: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Successes / episodes."""
+        return sum(self.success) / len(self.success)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the rate."""
+        return wilson(sum(self.success), len(self.success))
+
+    def of_task(self, task: int) -> tuple[bool, ...]:
+        """Success of one task's episodes."""
+        return tuple(s for s, t in zip(self.success, self.task_of, strict=True) if t == task)
+
+    @classmethod
+    def of(
+        cls, version: Version, trajectories: Sequence[Trajectory], tasks: tuple[str, ...]
+    ) -> "EvaluationResult":
+        """From the engine's report."""
+        return cls(
+            version=version,
+            tasks=tasks,
+            success=tuple(t.success for t in trajectories),
+            task_of=tuple(t.start.task for t in trajectories),
+            sub_steps=tuple(t.sub_steps for t in trajectories),
+        )
+
+
+class Usages:
+    """Time accounts of all members: newest totals, and marks to measure windows from."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Member, Mapping[str, float]] = {}
+        self._mark: dict[Member, Mapping[str, float]] = {}
+
+    def take(self, telemetry: Telemetry) -> None:
+        """A member's totals since its start; a replaced member starts at zero again."""
+        old = self._newest.get(telemetry.member, {})
+        if any(telemetry.values.get(name, 0.0) < value for name, value in old.items()):
+            self._mark.pop(telemetry.member, None)
+        self._newest[telemetry.member] = telemetry.values
+
+    def mark(self) -> None:
+        """Measure from now on."""
+        self._mark = dict(self._newest)
+
+    def spent(self, role: str) -> dict[str, float]:
+        """Totals of a role's members since the mark: ``simulate/wall_s``, ``simulate/cpu_s`` …"""
+        totals: dict[str, float] = {}
+        for member, values in self._newest.items():
+            if member.startswith(f"{role}-"):
+                before = self._mark.get(member, {})
+                for name, value in values.items():
+                    totals[name] = totals.get(name, 0.0) + value - before.get(name, 0.0)
+        return totals
+
+    def useful_cpu_s(self) -> float:
+        """CPU seconds of simulation, rendering, inference and updates since the mark."""
+        return sum(
+            self.spent(role).get(f"{section}/cpu_s", 0.0)
+            for role in ("simulator", "generator", "trainer")
+            for section in _USEFUL
+        )
+
+
+class Monitor:
+    """The observer of a local run. ``metrics`` and ``display`` may do nothing."""
+
+    def __init__(self, assembly: Assembly, metrics: Metrics, display: Display, phase: str) -> None:
+        self._assembly = assembly
+        self._metrics = metrics
+        self._display = display
+        self._phase = phase
+        self._start_s: float | None = None
+        self._first_s = 0.0
+        self._window_s = 0.0
+        self._before = Statistics()
+        self._update: dict[str, float] = {}
+        self._progress_due_s = 0.0
+        self._best = float("-inf")
+        self.usages = Usages()
+        self.results: list[EvaluationResult] = []
+        self.history: list[dict[str, float]] = []
+        self.lost: list[tuple[Member, str]] = []
+        self.finished_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From the moment every member was ready to the last event."""
+        return self.finished_s - (self._start_s if self._start_s is not None else self.finished_s)
+
+    # --- the runtime's observer ----------------------------------------------------------------
+
+    def on_event(self, event: Event, engine: Engine, now_s: float) -> None:
+        """Start the clock when all are ready; log every version."""
+        self.finished_s = now_s
+        if isinstance(event, MemberReady) and self._start_s is None:
+            topology = engine.settings.topology
+            members = topology.simulators + topology.generators + topology.trainers
+            if all(engine.health.up(member) for member in members):
+                self._start_s = self._window_s = now_s
+                self.usages.mark()
+        elif isinstance(event, UpdateDone):
+            self._log(engine, now_s)
+        elif isinstance(event, StopRequested):
+            self._display.note(f"ending: {event.reason}; saving a checkpoint first")
+
+    def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
+        """Keep time accounts and the update's figures."""
+        if telemetry.source == "usage":
+            self.usages.take(telemetry)
+        else:
+            self._update = {f"train/{name}": value for name, value in telemetry.values.items()}
+
+    def on_evaluation(self, report: ReportEvaluation, now_s: float) -> float | None:
+        """Record an evaluation; its score is the lower bound of its interval."""
+        result = EvaluationResult.of(report.version, report.trajectories, self._assembly.spec.tasks)
+        self.results.append(result)
+        low, high = result.interval
+        values = {"eval/success_rate": result.rate, "eval/low": low, "eval/high": high}
+        for task, name in enumerate(result.tasks):
+            outcomes = result.of_task(task)
+            values[f"eval/{name}"] = sum(outcomes) / len(outcomes)
+        self._metrics.log(report.version, values, self._elapsed_s(now_s))
+        self._display.note(
+            f"version {report.version}: success_rate {result.rate:.1%} "
+            f"[{low:.1%}, {high:.1%}] of {len(result.success)} held-out episodes"
+        )
+        if low <= self._best:
+            return None
+        self._best = low
+        return low
+
+    def on_lost(self, member: Member, reason: str, log: str) -> None:
+        """Show what happened to a member: its error first, then where it was."""
+        self.lost.append((member, reason))
+        self._display.note(f"{member} was lost: {reason}")
+        if log and "Traceback" not in reason:
+            self._display.note(f"the end of {member}'s log:\n{log}")
+
+    def on_watch(self, engine: Engine, now_s: float) -> None:
+        """Update the display about once a second."""
+        if now_s >= self._progress_due_s and self._start_s is not None:
+            self._progress_due_s = now_s + _PROGRESS_S
+            self._display.update(self._progress(engine, now_s))
+
+    # --- figures -------------------------------------------------------------------------------
+
+    def _elapsed_s(self, now_s: float) -> float:
+        return now_s - self._start_s if self._start_s is not None else 0.0
+
+    def _log(self, engine: Engine, now_s: float) -> None:
+        now, before = engine.statistics, self._before
+        seconds = max(now_s - self._window_s, 1e-9)
+        values = {
+            "env_steps": float(now.sub_steps),
+            "steps_per_s": (now.sub_steps - before.sub_steps) / seconds,
+            "trained_steps_per_s": (now.trained_sub_steps - before.trained_sub_steps) / seconds,
+            "window_s": seconds,
+            "lag_mean": _ratio(now.lag_sum - before.lag_sum, now.trained - before.trained),
+            "lag_max": float(now.lag_max),
+            "queue_delay_ms": 1000
+            * _ratio(now.queue_delay_s - before.queue_delay_s, now.requests - before.requests),
+            "batch_size": _ratio(now.samples - before.samples, now.batches - before.batches),
+            "success_rate": _ratio(now.successes - before.successes, now.episodes - before.episodes),
+            "episodes": float(now.episodes - before.episodes),
+            "dropped": float(sum(now.dropped.values())),
+            **{f"accounting/{name}": float(n) for name, n in engine.accounting().items()},
+            **self._loads(now_s),
+            **self._update,
+        }
+        self.history.append(
+            {"version": float(engine.intake.version), "time_s": self._elapsed_s(now_s), **values}
+        )
+        self._metrics.log(engine.intake.version, values, self._elapsed_s(now_s))
+        self._before = replace(now, dropped=dict(now.dropped), replaced=dict(now.replaced))
+        self._window_s = now_s
+
+    def _loads(self, now_s: float) -> dict[str, float]:
+        """Busy share of each role's members since the start."""
+        return {f"busy/{load.role}": load.busy for load in self._role_loads(now_s)}
+
+    def _role_loads(self, now_s: float) -> tuple[RoleLoad, ...]:
+        topology = self._assembly.topology
+        wall_s = max(self._elapsed_s(now_s), 1e-9)
+        loads = []
+        for role, members in (
+            ("simulator", len(topology.simulators) * self._assembly.config.simulator.lanes),
+            ("generator", len(topology.generators)),
+            ("trainer", len(topology.trainers)),
+        ):
+            if members:
+                spent = self.usages.spent(role)
+                busy = sum(
+                    v for name, v in spent.items() if name.endswith("/wall_s") and not name.startswith("wait")
+                )
+                share = min(busy / (wall_s * members), 1.0)
+                loads.append(RoleLoad(role=role, busy=share, waiting=1.0 - share))
+        return tuple(loads)
+
+    def _progress(self, engine: Engine, now_s: float) -> Progress:
+        now, before = engine.statistics, self._before
+        last = self.history[-1] if self.history else {}
+        seconds = now_s - self._window_s
+        versions = self._assembly.config.trainer.updates if self._assembly.training else 0
+        return Progress(
+            phase=self._phase,
+            elapsed_s=self._elapsed_s(now_s),
+            left_s=self._left_s(engine, now_s),
+            version=engine.intake.version,
+            versions=versions,
+            env_steps=now.sub_steps + now.evaluation_sub_steps,
+            steps_per_s=(now.sub_steps - before.sub_steps) / seconds
+            if seconds > 2
+            else last.get("steps_per_s", 0.0),
+            trained_steps_per_s=last.get("trained_steps_per_s", 0.0),
+            successes=now.successes - before.successes
+            or round(last.get("success_rate", 0) * last.get("episodes", 0)),
+            episodes=now.episodes - before.episodes or round(last.get("episodes", 0)),
+            lag=last.get("lag_mean", 0.0),
+            max_lag=now.lag_max,
+            queue_delay_ms=1000 * _ratio(now.queue_delay_s, now.requests),
+            batch_fill=_ratio(now.samples, now.batches) / self._assembly.config.generator.max_batch_size,
+            loads=self._role_loads(now_s),
+        )
+
+    def _left_s(self, engine: Engine, now_s: float) -> float:
+        elapsed_s, config = self._elapsed_s(now_s), self._assembly.config
+        if not self._assembly.training:
+            return -1.0
+        done = engine.intake.version
+        left = elapsed_s / done * (config.trainer.updates - done) if done else -1.0
+        if config.budget_s:
+            budget = max(config.budget_s - elapsed_s, 0.0)
+            left = min(left, budget) if left >= 0 else budget
+        return left
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

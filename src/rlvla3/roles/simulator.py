@@ -1,0 +1,401 @@
+"""The Simulator role: steps env batches, writes observations and rewards, posts requests.
+
+Each slot belongs to one lane, a thread that builds, resets, steps and renders its envs (a GL
+context belongs to the thread that made it). One lane steps its slots in turn; several lanes let
+envs that wait (for a device, a network, an emulated delay) wait at the same time.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlvla3.messages import (
+    ApplyActions,
+    CancelRequests,
+    End,
+    Env,
+    Event,
+    Member,
+    MemberLost,
+    MemberReady,
+    ObservationReady,
+    Slot,
+    StartTrajectories,
+    TrajectoryReady,
+    TrajectoryStart,
+)
+from rlvla3.simulators.api import EnvBatch, Observation, Simulator
+from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_step
+from rlvla3.usage import Usage
+from rlvla3.video import VideoWriter
+
+Slab = Mapping[str, npt.NDArray[Any]]
+
+
+class Timer(Protocol):
+    """``with timer("simulate"):`` counts the time of a section."""
+
+    def __call__(self, section: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """One slot of this Simulator."""
+
+    slot: Slot
+    envs: tuple[Env, ...]
+    lane: int
+
+
+class _Flight:
+    """A trajectory being written."""
+
+    __slots__ = ("credit", "position", "reward", "sub_steps", "success", "video")
+
+    def __init__(self, credit: TrajectoryStart) -> None:
+        self.credit = credit
+        self.position = 0
+        """Chunks done in this trajectory."""
+        self.sub_steps = 0
+        self.reward = 0.0
+        self.success = False
+        self.video: VideoWriter | None = None
+
+
+class _Slot:
+    """A slot and its envs; touched by its lane only."""
+
+    def __init__(self, plan: SlotPlan, batch: EnvBatch) -> None:
+        self.slot = plan.slot
+        self.batch = batch
+        self.index = {env: i for i, env in enumerate(plan.envs)}
+        self.flights: dict[int, _Flight] = {}
+        """By index of the env in the batch."""
+        self.asked: list[int] = []
+        """Indices of the present request."""
+        self.elapsed = dict.fromkeys(range(len(plan.envs)), 0)
+        """Sub-steps of each env's episode."""
+        self.kept: dict[int, Observation] = {}
+        """Last observation of a segment, first of the next one."""
+        self.seq = -1
+        self.waiting = False
+
+
+class SimulatorRole:
+    """Handles commands in the caller's thread; lanes do the work and emit events."""
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        simulator: Simulator,
+        slots: Sequence[SlotPlan],
+        slab: Slab,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._member = member
+        self._emit = emit
+        self._lane_of = {plan.slot: plan.lane for plan in slots}
+        self._slot_of = {env: plan.slot for plan in slots for env in plan.envs}
+        self._ready = threading.Semaphore(0)
+        self.lanes = [
+            _Lane(member, simulator, [p for p in slots if p.lane == lane], slab, emit, self._ready)
+            for lane in sorted(set(self._lane_of.values()))
+        ]
+
+    def start(self) -> None:
+        """Build all envs, each in its lane; then report ready."""
+        for lane in self.lanes:
+            lane.start()
+        for _ in self.lanes:
+            self._ready.acquire()
+        if not any(lane.failed for lane in self.lanes):
+            self._emit(MemberReady(member=self._member))
+
+    def handle(self, command: object) -> None:
+        """Hand a command to the lanes it concerns."""
+        if isinstance(command, ApplyActions):
+            for slot, seq in command.slots:
+                self.lanes[self._lane_of[slot]].put((slot, seq))
+        elif isinstance(command, StartTrajectories):
+            by_slot: dict[Slot, list[TrajectoryStart]] = {}
+            for credit in command.starts:
+                by_slot.setdefault(self._slot_of[credit.env], []).append(credit)
+            for slot, credits in by_slot.items():
+                self.lanes[self._lane_of[slot]].put((slot, credits))
+        elif not isinstance(command, CancelRequests):
+            raise TypeError(f"a Simulator cannot do {type(command).__name__}")
+
+    def close(self) -> None:
+        """End the lanes; one that is stuck in an env is left to the end of the process."""
+        for lane in self.lanes:
+            lane.put(None)
+        for lane in self.lanes:
+            lane.join(timeout=2.0)
+
+    def usages(self) -> list[Usage]:
+        """Time accounts of the lanes."""
+        return [lane.usage for lane in self.lanes]
+
+
+class _Lane(threading.Thread):
+    """One thread with the slots it owns."""
+
+    def __init__(
+        self,
+        member: Member,
+        simulator: Simulator,
+        plans: Sequence[SlotPlan],
+        slab: Slab,
+        emit: Callable[[Event], None],
+        ready: threading.Semaphore,
+    ) -> None:
+        super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
+        self._member = member
+        self._simulator = simulator
+        self._plans = plans
+        self._slab = slab
+        self._emit = emit
+        self._ready = ready
+        self._inbox: queue.SimpleQueue[tuple[Slot, Any] | None] = queue.SimpleQueue()
+        self._slots: dict[Slot, _Slot] = {}
+        self._chunks = slab["stamp"].shape[1]
+        self._observation = [
+            name.removeprefix("observation.")
+            for name in slab
+            if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
+        ]
+        self.usage = Usage(whole_process=False)
+        self.failed = False
+        self.doing = "building its envs"
+        self.doing_since_s = time.monotonic()
+
+    def put(self, item: tuple[Slot, Any] | None) -> None:
+        """Give the lane something to do; None ends it."""
+        self._inbox.put(item)
+
+    def run(self) -> None:
+        """Build, then work until told to end. The first error is reported at once."""
+        try:
+            try:
+                self._build()
+            finally:
+                self._ready.release()
+            while True:
+                with self.usage("wait"):
+                    item = self._inbox.get()
+                if item is None:
+                    break
+                self._work(*item)
+            self._close()
+        except BaseException as error:
+            self.failed = True
+            first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
+            text = f"{first} (while {self.doing})\n{traceback.format_exc()}"
+            self._emit(MemberLost(member=self._member, reason=text))
+
+    def _build(self) -> None:
+        for plan in self._plans:
+            self._slots[plan.slot] = _Slot(plan, SerialBatch([self._simulator.make() for _ in plan.envs]))
+
+    def _close(self) -> None:
+        for slot in self._slots.values():
+            slot.batch.close()
+
+    def _begin(self, doing: str) -> None:
+        self.doing, self.doing_since_s = doing, time.monotonic()
+
+    def _work(self, name: Slot, what: Any) -> None:
+        slot = self._slots[name]
+        if isinstance(what, list):
+            self._launch(slot, what)
+            if not slot.waiting:
+                self._post(slot)
+        else:
+            self._step(slot, what)
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def _launch(self, slot: _Slot, credits: list[TrajectoryStart]) -> None:
+        fresh = []
+        for credit in credits:
+            index = slot.index[credit.env]
+            flight = slot.flights[index] = _Flight(credit)
+            self._slab["episode"][credit.row] = credit.episode
+            if credit.first_chunk == 0:
+                self._begin(f"resetting env {credit.env} to {credit.start}")
+                with self.usage("simulate"):
+                    slot.batch.reset(index, credit.start, credit.step_limit)
+                slot.elapsed[index] = 0
+                if credit.video:
+                    flight.video = VideoWriter(credit.video)
+                    flight.video.add(slot.batch.picture(index))
+                fresh.append(index)
+            else:
+                self._write(slot, index, slot.kept.pop(index))
+        self._render(slot, fresh)
+
+    def _render(self, slot: _Slot, indices: Sequence[int]) -> None:
+        """Render the envs and write their observations where their trajectories stand."""
+        if not indices:
+            return
+        self._begin(f"rendering envs of slot {slot.slot}")
+        with self.usage("render"):
+            observations = slot.batch.observe(indices)
+        for index, observation in zip(indices, observations, strict=True):
+            self._write(slot, index, observation)
+
+    def _write(self, slot: _Slot, index: int, observation: Observation) -> None:
+        flight = slot.flights[index]
+        credit, at = flight.credit, flight.position
+        if credit.channel == "evaluation":
+            at %= self._chunks
+        row = credit.row
+        for field in self._observation:
+            self._slab[f"observation.{field}"][row, at] = observation[field]
+        self._slab["observation.task"][row, at] = credit.start.task
+        limit = credit.step_limit
+        self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0
+        self._slab["chunk_index"][row, at] = credit.first_chunk + flight.position
+
+    def _post(self, slot: _Slot) -> None:
+        slot.asked = sorted(slot.flights)
+        if not slot.asked:
+            return
+        slot.seq += 1
+        slot.waiting = True
+        flights = [slot.flights[i] for i in slot.asked]
+        self._emit(
+            ObservationReady(
+                member=self._member,
+                slot=slot.slot,
+                seq=slot.seq,
+                rows=tuple([f.credit.row for f in flights]),
+                chunks=tuple([self._place(f) for f in flights]),
+            )
+        )
+
+    def _place(self, flight: _Flight) -> int:
+        """Where the flight's present chunk lies in its row; evaluation wraps around."""
+        return flight.position % self._chunks if flight.credit.channel == "evaluation" else flight.position
+
+    # --- stepping ------------------------------------------------------------------------------
+
+    def _step(self, slot: _Slot, seq: int) -> None:
+        if not slot.waiting or seq != slot.seq:
+            raise RuntimeError(f"slot {slot.slot} waits for actions {slot.seq}, got those of {seq}")
+        slot.waiting = False
+        flights = [slot.flights[i] for i in slot.asked]
+        rows = [f.credit.row for f in flights]
+        places = [self._place(f) for f in flights]
+        self._check_stamps(flights, rows, places)
+        actions = self._slab["record.action"][rows, places]
+        self._begin(f"stepping envs {[f.credit.env for f in flights]} of slot {slot.slot}")
+        with self.usage("simulate"):
+            result = chunk_step(slot.batch, slot.asked, actions, self._filming(slot))
+        self._slab["reward"][rows, places] = result.reward
+        self._slab["sub_steps"][rows, places] = result.sub_steps
+        going = self._finish(slot, result)
+        self._render(slot, going)
+        self._join_newcomers(slot)
+        self._post(slot)
+
+    def _check_stamps(self, flights: list[_Flight], rows: list[Any], places: list[int]) -> None:
+        """The records must be those asked for: (episode, chunk) as the Generator wrote them."""
+        wanted = [stamp(f.credit.episode, f.credit.first_chunk + f.position) for f in flights]
+        found = self._slab["stamp"][rows, places]
+        if not np.array_equal(found, wanted):
+            raise RuntimeError(f"action records {found.tolist()} where {wanted} were asked for")
+
+    def _filming(self, slot: _Slot) -> Callable[[int], None] | None:
+        if not any(flight.video for flight in slot.flights.values()):
+            return None
+
+        def add_frame(index: int) -> None:
+            video = slot.flights[index].video
+            if video is not None:
+                video.add(slot.batch.picture(index))
+
+        return add_frame
+
+    def _finish(self, slot: _Slot, result: ChunkResult) -> list[int]:
+        """Account for the chunk; report ended trajectories; returns the indices that go on."""
+        going, cut = [], []
+        for i, index in enumerate(slot.asked):
+            flight = slot.flights[index]
+            flight.position += 1
+            flight.sub_steps += int(result.sub_steps[i])
+            slot.elapsed[index] += int(result.sub_steps[i])
+            flight.reward += float(result.reward[i].sum())
+            flight.success |= bool(result.success[i])
+            if result.terminated[i]:
+                self._end(slot, index, "terminated")
+            elif result.truncated[i] and flight.credit.channel == "evaluation":
+                self._end(slot, index, "truncated")
+            elif result.truncated[i]:
+                cut.append((index, "truncated"))
+            elif flight.position == self._chunks and flight.credit.channel == "rollout":
+                cut.append((index, "segment"))
+            else:
+                going.append(index)
+        self._cut(slot, cut)
+        return going
+
+    def _cut(self, slot: _Slot, cut: list[tuple[int, str]]) -> None:
+        """End trajectories whose last observation is bootstrapped, so it is rendered first."""
+        if not cut:
+            return
+        with self.usage("render"):
+            observations = slot.batch.observe([index for index, _ in cut])
+        for (index, end), observation in zip(cut, observations, strict=True):
+            self._write(slot, index, observation)
+            if end == "segment":
+                slot.kept[index] = {name: np.array(value) for name, value in observation.items()}
+                self._end(slot, index, "segment")
+            else:
+                self._end(slot, index, "truncated")
+
+    def _end(self, slot: _Slot, index: int, end: End) -> None:
+        flight = slot.flights.pop(index)
+        if flight.video is not None:
+            flight.video.close()
+        self._emit(
+            TrajectoryReady(
+                member=self._member,
+                env=flight.credit.env,
+                row=flight.credit.row,
+                chunks=flight.position,
+                sub_steps=flight.sub_steps,
+                end=end,
+                success=flight.success,
+                total_reward=flight.reward,
+            )
+        )
+
+    def _join_newcomers(self, slot: _Slot) -> None:
+        """Starts that came for this slot while it was rendering are part of its next request."""
+        later = []
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if item is not None and item[0] == slot.slot and isinstance(item[1], list):
+                self._launch(slot, item[1])
+            else:
+                later.append(item)
+        for item in later:
+            self._inbox.put(item)
+
+
+def stamp(episode: int, chunk: int) -> int:
+    """Names a chunk over all episodes: the Generator writes it beside the record."""
+    return episode * (1 << 20) + chunk

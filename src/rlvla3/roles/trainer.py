@@ -1,0 +1,146 @@
+"""The Trainer role: turns trajectories into updates, weights and checkpoints."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from rlvla3.learner.api import Learner
+from rlvla3.messages import (
+    Channel,
+    CheckpointSaved,
+    Event,
+    FinishUpdate,
+    Member,
+    MemberReady,
+    MicroBatchDone,
+    PublishWeights,
+    SaveBest,
+    SaveCheckpoint,
+    TrainMicroBatch,
+    UpdateDone,
+    Version,
+    WeightsPublished,
+)
+from rlvla3.usage import Usage
+
+Slab = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class WeightWriter(Protocol):
+    """Where published weights go."""
+
+    def write(self, channel: Channel, buffer: int, version: Version, weights: Arrays) -> None:
+        """Write one version, complete when this returns."""
+        ...
+
+
+class Keeper(Protocol):
+    """Where checkpoints go."""
+
+    def save(self, learner: Learner, version: Version, engine_state: str) -> None:
+        """Write a complete checkpoint, atomically."""
+        ...
+
+    def save_best(self, version: Version, weights: Arrays, score: float) -> None:
+        """Keep these evaluation weights as the best so far."""
+        ...
+
+
+class TrainerRole:
+    """One learner, driven by commands; reports figures through ``report``."""
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        build: Callable[[], Learner],
+        weights: WeightWriter,
+        keeper: Keeper,
+        slab: Slab,
+        emit: Callable[[Event], None],
+        report: Callable[[str, Mapping[str, float]], None],
+    ) -> None:
+        self._member = member
+        self._build = build
+        self._weights = weights
+        self._keeper = keeper
+        self._slab = slab
+        self._emit = emit
+        self._report = report
+        self._learner: Learner | None = None
+        self._pinned: tuple[Version, Arrays] | None = None
+        self.usage = Usage(whole_process=True)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            TrainMicroBatch: self._ingest,
+            FinishUpdate: self._update,
+            PublishWeights: self._publish,
+            SaveCheckpoint: self._save,
+            SaveBest: self._save_best,
+        }
+
+    @property
+    def learner(self) -> Learner:
+        """The learner, once started."""
+        assert self._learner is not None
+        return self._learner
+
+    def start(self) -> None:
+        """Build the learner (from a checkpoint on resume)."""
+        self._learner = self._build()
+        self._emit(MemberReady(member=self._member))
+
+    def handle(self, command: object) -> None:
+        """Do one command."""
+        handler = self._handlers.get(type(command))
+        if handler is None:
+            raise TypeError(f"a Trainer cannot do {type(command).__name__}")
+        handler(command)
+
+    def close(self) -> None:
+        """Nothing is held that the end of the process does not free."""
+
+    def usages(self) -> list[Usage]:
+        """Its one time account."""
+        return [self.usage]
+
+    def _ingest(self, command: TrainMicroBatch) -> None:
+        with self.usage("train"):
+            self.learner.ingest(command.trajectories, self._slab)
+        self._emit(MicroBatchDone(member=self._member, update=command.update))
+
+    def _update(self, command: FinishUpdate) -> None:
+        with self.usage("train"):
+            outcome = self.learner.update()
+        self._report("update", outcome.metrics)
+        self._emit(UpdateDone(member=self._member, update=command.update, skipped=outcome.skipped))
+
+    def _publish(self, command: PublishWeights) -> None:
+        with self.usage("publish"):
+            if command.version != self.learner.version:
+                raise RuntimeError(
+                    f"asked to publish version {command.version}, holds {self.learner.version}"
+                )
+            weights = self.learner.weights(command.channel)
+            self._weights.write(command.channel, command.buffer, command.version, weights)
+            if command.channel == "evaluation":
+                self._pinned = (command.version, {n: a.copy() for n, a in weights.items()})
+        self._emit(
+            WeightsPublished(
+                member=self._member,
+                channel=command.channel,
+                version=command.version,
+                buffer=command.buffer,
+            )
+        )
+
+    def _save(self, command: SaveCheckpoint) -> None:
+        with self.usage("checkpoint"):
+            self._keeper.save(self.learner, command.version, command.engine_state)
+        self._emit(CheckpointSaved(member=self._member, version=command.version))
+
+    def _save_best(self, command: SaveBest) -> None:
+        if self._pinned is not None and self._pinned[0] == command.version:
+            with self.usage("checkpoint"):
+                self._keeper.save_best(command.version, self._pinned[1], command.score)

@@ -1,0 +1,320 @@
+"""The local runtime: one process for each member, one machine.
+
+The controller's loop: wait for messages or the engine's next deadline, hand events to the engine,
+carry its commands out. It computes nothing and imports no torch.
+"""
+
+import contextlib
+import heapq
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from rlvla3.assembly import Assembly, Part
+from rlvla3.core.engine import Engine
+from rlvla3.messages import (
+    Command,
+    Event,
+    Member,
+    MemberLost,
+    MemberReaped,
+    ReplaceMember,
+    ReportEvaluation,
+    SaveBest,
+    Stop,
+    StopRequested,
+    Tick,
+)
+from rlvla3.runtime.local.processes import Process
+from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
+from rlvla3.runtime.payloads import create_memory
+
+_STACKS_S = 0.3
+"""Time a hanging member gets to write its stacks before it is killed."""
+_GRACE_S = 6.0
+"""Time the last checkpoint may take after Ctrl-C; the previous one stays if it takes longer."""
+_GOODBYE_S = 2.0
+"""Time members get to end by themselves."""
+_WATCH_S = 0.25
+"""Longest time between two looks at the observer."""
+
+
+class Observer(Protocol):
+    """Who watches a run; never decides anything about it."""
+
+    def on_event(self, event: Event, engine: Engine, now_s: float) -> None:
+        """An event was handed to the engine."""
+        ...
+
+    def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
+        """Figures from a member."""
+        ...
+
+    def on_evaluation(self, report: ReportEvaluation, now_s: float) -> float | None:
+        """An evaluation ended; a score if this version is the best so far."""
+        ...
+
+    def on_lost(self, member: Member, reason: str, log: str) -> None:
+        """A member is replaced or gone; ``log`` is the end of what it wrote."""
+        ...
+
+    def on_watch(self, engine: Engine, now_s: float) -> None:
+        """A moment of leisure, several times a second."""
+        ...
+
+
+class LocalRuntime:
+    """Runs an assembly to its end."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        folder: Path,
+        observer: Observer,
+        *,
+        resume: tuple[Path, dict[str, object]] | None = None,
+        weights: str = "",
+        averaged: bool = True,
+    ) -> None:
+        """``resume``: a checkpoint and the engine's state in it. ``weights``: what a pure
+        evaluation evaluates; ``averaged``: its averaged weights where it has both."""
+        self._assembly = assembly
+        self._folder = folder
+        self._observer = observer
+        self._resume = resume
+        self._weights = weights
+        self._averaged = averaged
+        self._selector = selectors.DefaultSelector()
+        self._processes: dict[Member, Process] = {}
+        self._events: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._stop: Stop | None = None
+        self._interrupts = 0
+        self._memory: list[int] = []
+        self.engine: Engine | None = None
+
+    # --- the whole run -------------------------------------------------------------------------
+
+    def run(self) -> Stop:
+        """Run to the end; every process and memory is gone when this returns.
+
+        Raises:
+            UserError: shared memory cannot be reserved.
+        """
+        layout = self._assembly.layout
+        with contextlib.ExitStack() as stack:
+            for name, size in (("slab", layout.size), ("rollout-weights", 0), ("evaluation-weights", 0)):
+                fd = create_memory(name, size)
+                self._memory.append(fd)
+                stack.callback(os.close, fd)
+            stack.callback(self._selector.close)
+            stack.enter_context(self._signals())
+            stack.callback(self._end_members)
+            state = self._resume[1] if self._resume else None
+            self.engine = Engine(self._assembly.settings, time.monotonic(), state)
+            topology = self._assembly.settings.topology
+            for member in topology.simulators + topology.generators + topology.trainers:
+                self._spawn(member)
+            self._loop(self.engine)
+        assert self._stop is not None
+        return self._stop
+
+    def request_stop(self, reason: str) -> None:
+        """Checkpoint, then end; from the thread that runs the loop or a signal handler."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self._stop = Stop(reason=f"{reason}, twice", failed=True)
+            return
+        self._events.append(StopRequested(reason=reason))
+        self._after(_GRACE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._stop is None:
+            reason = f"no checkpoint within {_GRACE_S:.0f} s; the previous one is the newest"
+            self._stop = Stop(reason=reason, failed=True)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Have SIGINT and SIGTERM wake the loop."""
+        reader, writer = socket.socketpair()
+        with reader, writer:
+            reader.setblocking(False)
+            writer.setblocking(False)
+            self._selector.register(reader, selectors.EVENT_READ, None)
+            old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+            names = (signal.SIGINT, signal.SIGTERM)
+            old = {
+                name: signal.signal(name, lambda number, _: self.request_stop(signal.Signals(number).name))
+                for name in names
+            }
+            try:
+                yield
+            finally:
+                for name in names:
+                    signal.signal(name, old[name])
+                signal.set_wakeup_fd(old_fd)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _loop(self, engine: Engine) -> None:
+        watch_s = 0.0
+        while self._stop is None:
+            now_s = time.monotonic()
+            while self._events and self._stop is None:
+                self._feed(engine, self._events.popleft())
+            if now_s >= watch_s:
+                self._observer.on_watch(engine, now_s)
+                watch_s = now_s + _WATCH_S
+            due_s = min(engine.next_deadline_s(), watch_s, self._timers[0][0] if self._timers else watch_s)
+            for key, mask in self._selector.select(max(due_s - time.monotonic(), 0.0)):
+                if isinstance(key.data, Process):
+                    self._exchange(engine, key.data, mask)
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        key.fileobj.recv(64)  # type: ignore[union-attr]
+            self._run_timers()
+            if engine.next_deadline_s() <= time.monotonic():
+                self._feed(engine, Tick())
+
+    def _exchange(self, engine: Engine, process: Process, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            process.connection.flush()
+            self._watch(process)
+        if not mask & selectors.EVENT_READ:
+            return
+        messages = process.connection.receive()
+        if messages is None:
+            self._selector.unregister(process.connection.socket)
+            self._events.append(MemberLost(member=process.member, reason=self._ending(process)))
+            return
+        for message in messages:
+            if self._processes.get(process.member) is not process or self._stop is not None:
+                return
+            if isinstance(message, Telemetry):
+                self._observer.on_telemetry(message, time.monotonic())
+            else:
+                self._feed(engine, message)
+
+    def _ending(self, process: Process) -> str:
+        """How a member that closed its connection ended."""
+        return process.wait(_STACKS_S) or "closed its connection"
+
+    def _feed(self, engine: Engine, event: Event) -> None:
+        now_s = time.monotonic()
+        commands = engine.on(event, now_s)
+        self._observer.on_event(event, engine, now_s)
+        for command in commands:
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        if isinstance(command, ReplaceMember):
+            self._replace(command)
+        elif isinstance(command, ReportEvaluation):
+            self._judge(command)
+        elif isinstance(command, Stop):
+            self._stop = command
+        else:
+            self._send(command.member, command)
+
+    def _send(self, member: Member, message: Command | Shutdown | Assignment) -> None:
+        process = self._processes.get(member)
+        if process is not None:
+            process.connection.send(message)
+            if process.connection.unsent:
+                self._watch(process)
+
+    def _watch(self, process: Process) -> None:
+        """Watch for room as long as something is unsent."""
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.connection.unsent else 0)
+        with contextlib.suppress(KeyError):
+            self._selector.modify(process.connection.socket, mask, process)
+
+    def _judge(self, command: ReportEvaluation) -> None:
+        score = self._observer.on_evaluation(command, time.monotonic())
+        for trainer in self._assembly.settings.topology.trainers:
+            if score is not None:
+                self._send(trainer, SaveBest(member=trainer, version=command.version, score=score))
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), call))
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    # --- members -------------------------------------------------------------------------------
+
+    def _spawn(self, member: Member) -> None:
+        config = self._assembly.config
+        role = member.rpartition("-")[0]
+        slab, rollout, evaluation = self._memory
+        part = Part(
+            role=role,  # type: ignore[arg-type]
+            member=member,
+            config=config.model_dump_json(),
+            training=self._assembly.training,
+            folder=str(self._folder),
+            resume=str(self._resume[0]) if self._resume else "",
+            weights=self._weights,
+            averaged=self._averaged,
+            slab=slab,
+            rollout=rollout,
+            evaluation=evaluation,
+        )
+        threads = {"generator": config.generator.threads, "trainer": config.trainer.threads}.get(role, 1)
+        log = self._folder / "logs" / f"{member}.log"
+        process = Process(member, log, self._memory, threads)
+        self._processes[member] = process
+        self._selector.register(process.connection.socket, selectors.EVENT_READ, process)
+        self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
+
+    def _replace(self, command: ReplaceMember) -> None:
+        """Let a member that hangs show where; then kill, reap and maybe start it anew."""
+        process = self._processes[command.member]
+        if process.wait(0) or "Traceback" in command.reason:
+            self._bury(command, process)
+        else:
+            process.ask_for_stacks()
+            self._after(_STACKS_S, lambda: self._bury(command, process))
+
+    def _bury(self, command: ReplaceMember, process: Process) -> None:
+        if self._processes.get(command.member) is not process:
+            return
+        process.kill()
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(process.connection.socket)
+        process.close()
+        del self._processes[command.member]
+        self._observer.on_lost(command.member, command.reason, process.log_tail())
+        self._events.append(MemberReaped(member=command.member))
+        if command.restart:
+            self._spawn(command.member)
+
+    def _end_members(self) -> None:
+        """Say goodbye, wait a little, kill what is left."""
+        for process in self._processes.values():
+            process.connection.send(Shutdown())
+        deadline_s = time.monotonic() + _GOODBYE_S
+        for process in self._processes.values():
+            while not process.wait(0.01) and time.monotonic() < deadline_s:
+                self._drain(process)
+            process.kill()
+            process.close()
+        self._processes.clear()
+
+    def _drain(self, process: Process) -> None:
+        """Read on, so that a member that is sending can come to its end."""
+        process.connection.flush()
+        for message in process.connection.receive() or ():
+            if isinstance(message, Telemetry):
+                self._observer.on_telemetry(message, time.monotonic())

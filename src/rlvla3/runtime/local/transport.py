@@ -1,0 +1,145 @@
+"""Messages over unix socket pairs: length, type, msgpack body. Nothing is ever unpickled."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+
+from rlvla3.messages import Command, Event, Member
+
+_FRAME = struct.Struct("<IB")
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Figures for people; the engine never sees them. ``values`` by metric name."""
+
+    member: Member
+    source: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The first message to a member: its part, as JSON text of ``assembly.Part``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """The last message to a member."""
+
+
+Message = Event | Command | Telemetry | Assignment | Shutdown
+
+_TYPES: tuple[type, ...] = get_args(Message)
+_NUMBERS = {kind: number for number, kind in enumerate(_TYPES)}
+_DECODERS = [msgspec.msgpack.Decoder(kind) for kind in _TYPES]
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """A frame."""
+    body = _encoder.encode(message)
+    return _FRAME.pack(len(body), _NUMBERS[type(message)]) + body
+
+
+class Frames:
+    """Cuts a byte stream into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete with ``data``."""
+        buffer = self._buffer
+        buffer += data
+        position = 0
+        while len(buffer) - position >= _FRAME.size:
+            length, number = _FRAME.unpack_from(buffer, position)
+            end = position + _FRAME.size + length
+            if len(buffer) < end:
+                break
+            yield _DECODERS[number].decode(memoryview(buffer)[position + _FRAME.size : end].tobytes())
+            position = end
+        del buffer[:position]
+
+
+class MemberConnection:
+    """A member's end: blocking, may send from any thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._frames = Frames()
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send; blocks while the controller is behind.
+
+        Raises:
+            OSError: the controller is gone.
+        """
+        frame = encode(message)
+        with self._lock:
+            self._socket.sendall(frame)
+
+    def receive(self) -> list[Any]:
+        """Wait for messages; an empty list when the controller is gone."""
+        while True:
+            data = self._socket.recv(_CHUNK)
+            if not data:
+                return []
+            messages = list(self._frames.feed(data))
+            if messages:
+                return messages
+
+
+class ControllerConnection:
+    """The controller's end: never blocks; what the member does not take yet is kept."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self._frames = Frames()
+        self._unsent = bytearray()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the socket should be watched for room."""
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Queue a message and send what the socket takes."""
+        self._unsent += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes. A member that is gone is noticed by ``receive``."""
+        try:
+            while self._unsent:
+                sent = self.socket.send(self._unsent)
+                del self._unsent[:sent]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()
+
+    def receive(self) -> list[Any] | None:
+        """What has arrived; None when the member is gone."""
+        try:
+            data = self.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        return list(self._frames.feed(data)) if data else None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
