@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from rlvla3.core.evaluation import Evaluation
 from rlvla3.core.settings import EngineSettings
@@ -15,6 +16,7 @@ from rlvla3.messages import (
     Member,
     Row,
     Start,
+    Trajectory,
     TrajectoryReady,
     TrajectoryStart,
     Version,
@@ -54,16 +56,42 @@ class Flight:
 
 
 class _Going:
-    """An episode that goes on after a segment."""
+    """An episode that an env is in the middle of, or begins."""
 
     __slots__ = ("attempts", "episode", "next_chunk", "start", "step_limit")
 
-    def __init__(self, flight: Flight, chunks: int) -> None:
-        self.episode = flight.episode
-        self.start = flight.start
-        self.attempts = flight.attempts
-        self.next_chunk = flight.first_chunk + chunks
-        self.step_limit = flight.step_limit
+    def __init__(
+        self, episode: Episode, start: Start, attempts: int, step_limit: int, next_chunk: int
+    ) -> None:
+        self.episode = episode
+        self.start = start
+        self.attempts = attempts
+        self.step_limit = step_limit
+        self.next_chunk = next_chunk
+
+
+class _Numbers:
+    """Training episode numbers. With ``fixed`` envs the k-th of the i-th of E envs is k * E + i."""
+
+    def __init__(self, fixed: tuple[Env, ...]) -> None:
+        self._fixed = fixed
+        self._rank = {env: rank for rank, env in enumerate(fixed)}
+        self._next = [0] * max(1, len(fixed))
+
+    def next(self, env: Env) -> Episode:
+        rank = self._rank.get(env, 0)
+        self._next[rank] += 1
+        return Episode((self._next[rank] - 1) * len(self._next) + rank)
+
+    def env(self, episode: Episode) -> Env:
+        """Whose episode it is; any env where none is fixed."""
+        return self._fixed[episode % len(self._fixed)] if self._fixed else Env(-1)
+
+    def snapshot(self) -> list[int]:
+        return list(self._next)
+
+    def restore(self, state: list[int]) -> None:
+        self._next = list(state)
 
 
 class Flights:
@@ -77,116 +105,126 @@ class Flights:
         self._staleness = staleness
         self._evaluation = evaluation
         self._statistics = statistics
-        self.starts = Starts(settings.training.task_weights, settings.training.states)
-        self.next_episode = 0
+        self._member: dict[Env, Member] = {e: s.member for s in settings.topology.slots for e in s.envs}
+        fixed = tuple(sorted(self._member)) if settings.training.quota else ()
+        self._starts = Starts(settings.training.task_weights, settings.training.states, fixed)
+        self._numbers = _Numbers(fixed)
         self._free: deque[Row] = deque(Row(r) for r in range(settings.rows))
         self._flights: dict[Row, Flight] = {}
-        self._waiting: deque[Env] = deque()
+        self._waiting: dict[Env, None] = {}
+        """In the order in which they became free."""
         self._going: dict[Env, _Going] = {}
-        self._member: dict[Env, Member] = {e: s.member for s in settings.topology.slots for e in s.envs}
         self._used: dict[Env, int] = {}
+        """Trajectories of the present version that each env took from its quota."""
         self._window = -1
+        self.rollouts = 0
+        """Training trajectories in flight."""
 
-    def __getitem__(self, row: Row) -> Flight:
-        return self._flights[row]
-
-    def __contains__(self, row: Row) -> bool:
-        return row in self._flights
+    def __getitem__(self, row: int) -> Flight:
+        return self._flights[row]  # type: ignore[index]
 
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights.values())
 
-    @property
-    def rollouts(self) -> int:
-        """Training trajectories in flight."""
-        return sum(flight.channel == "rollout" for flight in self._flights.values())
+    # --- envs and rows -------------------------------------------------------------------------
 
     def wait(self, env: Env) -> None:
         """The env can run a trajectory."""
-        self._waiting.append(env)
+        self._waiting[env] = None
+
+    def suspend(self, member: Member) -> None:
+        """The Simulator is lost: its envs get nothing until they wait again."""
+        for env, owner in self._member.items():
+            if owner == member:
+                self._waiting.pop(env, None)
 
     def free(self, row: Row) -> None:
         """Nothing reads or writes the row any more."""
         self._free.append(row)
 
+    # --- what may start ------------------------------------------------------------------------
+
     def grant(self, lowest: Version, evaluate: bool) -> list[tuple[Member, TrajectoryStart]]:
         """Hand out what may start now. ``lowest`` < 0: no training (nothing is served yet)."""
+        if not self._waiting:
+            return []
         granted: list[tuple[Member, TrajectoryStart]] = []
-        if evaluate:
-            self._grant_evaluation(granted)
+        if evaluate and self._evaluation.waiting:
+            self._grant_evaluation(granted, interrupt=lowest < 0 or not self._wanted)
         if lowest >= 0:
             self._grant_training(granted, lowest)
         return granted
 
-    def _grant_evaluation(self, granted: list[tuple[Member, TrajectoryStart]]) -> None:
+    @property
+    def _wanted(self) -> bool:
+        """Whether the updates to come need more trajectories than were started."""
+        total = self._staleness.consumed + self._staleness.outstanding
+        return total < self._settings.batch * self._settings.updates
+
+    def _grant_evaluation(self, granted: list[tuple[Member, TrajectoryStart]], interrupt: bool) -> None:
+        """Start evaluation episodes, in envs that are between episodes.
+
+        Episodes without an end would keep their envs for ever: they are interrupted once
+        training needs no more of them.
+        """
         for env in list(self._waiting):
-            if env in self._going or not self._free:
-                continue
-            episode = self._evaluation.next()
-            if episode is None:
+            if not self._free or not self._evaluation.waiting:
                 return
-            self._waiting.remove(env)
-            credit = self._credit(
-                env, episode[1].start, "evaluation", step_limit=episode[1].step_limit, video=episode[1].video
+            if env in self._going and not interrupt:
+                continue
+            planned = self._evaluation.next()
+            assert planned is not None
+            del self._waiting[env]
+            self._going.pop(env, None)
+            credit = TrajectoryStart(
+                env=env,
+                row=self._free.popleft(),
+                episode=planned.episode,
+                start=planned.start,
+                channel="evaluation",
+                step_limit=planned.settings.step_limit,
+                first_chunk=0,
+                video=planned.settings.video,
             )
-            self._evaluation.started(credit.row, episode)
+            self._evaluation.started(credit.row, planned)
             self._launch(granted, credit, 0)
 
     def _grant_training(self, granted: list[tuple[Member, TrajectoryStart]], lowest: Version) -> None:
-        self._open_window(lowest)
-        passed: list[Env] = []
-        while self._waiting and self._free and self._may_start(lowest):
-            env = self._waiting.popleft()
-            if self._settings.quota and self._used.get(env, 0) >= self._settings.quota:
-                passed.append(env)
-                continue
-            self._used[env] = self._used.get(env, 0) + 1
-            going = self._going.pop(env, None)
-            if going is None:
-                start, attempts = self.starts.next()
-                credit = self._credit(
-                    env, start, "rollout", step_limit=self._settings.step_limits[start.task], video=""
-                )
-            else:
-                attempts = going.attempts
-                credit = TrajectoryStart(
-                    env=env,
-                    row=self._free.popleft(),
-                    episode=going.episode,
-                    start=going.start,
-                    channel="rollout",
-                    step_limit=going.step_limit,
-                    first_chunk=going.next_chunk,
-                    video="",
-                )
-            self._staleness.start(credit.row, lowest)
-            self._statistics.started += 1
-            self._launch(granted, credit, attempts)
-        self._waiting.extendleft(reversed(passed))
-
-    def _may_start(self, lowest: Version) -> bool:
-        total = self._staleness.consumed + self._staleness.outstanding
-        return total < self._settings.batch * self._settings.updates and self._staleness.may_start(lowest)
-
-    def _open_window(self, lowest: Version) -> None:
-        if self._settings.quota and lowest != self._window:
+        quota = self._settings.quota
+        if quota and lowest != self._window:
             self._window = lowest
             self._used.clear()
+        for env in list(self._waiting):
+            if not (self._free and self._wanted and self._staleness.may_start(lowest)):
+                return
+            if quota:
+                if self._used.get(env, 0) >= quota:
+                    continue
+                self._used[env] = self._used.get(env, 0) + 1
+            del self._waiting[env]
+            credit, attempts = self._training_credit(env)
+            self._staleness.start(credit.row, lowest)
+            self._statistics.started += 1
+            self.rollouts += 1
+            self._launch(granted, credit, attempts)
 
-    def _credit(
-        self, env: Env, start: Start, channel: Channel, *, step_limit: int, video: str
-    ) -> TrajectoryStart:
-        self.next_episode += 1
-        return TrajectoryStart(
+    def _training_credit(self, env: Env) -> tuple[TrajectoryStart, int]:
+        going = self._going.pop(env, None)
+        if going is None:
+            start, attempts = self._starts.next(env)
+            limit = self._settings.step_limits[start.task]
+            going = _Going(self._numbers.next(env), start, attempts, limit, 0)
+        credit = TrajectoryStart(
             env=env,
             row=self._free.popleft(),
-            episode=Episode(self.next_episode - 1),
-            start=start,
-            channel=channel,
-            step_limit=step_limit,
-            first_chunk=0,
-            video=video,
+            episode=going.episode,
+            start=going.start,
+            channel="rollout",
+            step_limit=going.step_limit,
+            first_chunk=going.next_chunk,
+            video="",
         )
+        return credit, going.attempts
 
     def _launch(
         self, granted: list[tuple[Member, TrajectoryStart]], credit: TrajectoryStart, attempts: int
@@ -195,18 +233,32 @@ class Flights:
         self._flights[credit.row] = Flight(credit, member, attempts)
         granted.append((member, credit))
 
+    def reopen_quota(self) -> None:
+        """An update was skipped: every env runs its quota of this version once more."""
+        self._used.clear()
+
+    # --- what ended ----------------------------------------------------------------------------
+
     def ended(self, event: TrajectoryReady) -> Flight:
         """The env finished its trajectory and waits for the next credit."""
         flight = self._flights[event.row]
         flight.ended = event
         if event.end == "segment" and flight.channel == "rollout":
-            self._going[flight.env] = _Going(flight, event.chunks)
-        self._waiting.append(flight.env)
+            self._going[flight.env] = _Going(
+                flight.episode,
+                flight.start,
+                flight.attempts,
+                flight.step_limit,
+                flight.first_chunk + event.chunks,
+            )
+        self.wait(flight.env)
         return flight
 
     def close(self, row: Row) -> Flight:
         """The trajectory leaves the flights (its row stays in use)."""
-        return self._flights.pop(row)
+        flight = self._flights.pop(row)
+        self.rollouts -= flight.channel == "rollout"
+        return flight
 
     def discard(self, member: Member) -> list[Row]:
         """A Simulator's process is gone: drop what it was running, give the credits back.
@@ -216,27 +268,51 @@ class Flights:
         """
         lost = [f for f in self._flights.values() if f.member == member and f.ended is None]
         for flight in lost:
-            del self._flights[flight.row]
+            self.close(flight.row)
             if flight.channel == "evaluation":
-                self._evaluation.lost(flight.row)
+                self._statistics.given_up += self._evaluation.lost(flight.row, self._attempts)
                 continue
             self._staleness.drop(flight.row)
             self._statistics.drop("simulator_lost")
-            self._retry(flight.start, flight.attempts)
+            if self._used.get(flight.env):
+                self._used[flight.env] -= 1
+            self._retry(flight.env, flight.start, flight.attempts)
         for env, owner in self._member.items():
-            if owner == member:
-                self._forget(env)
+            going = self._going.pop(env, None) if owner == member else None
+            if going is not None:
+                self._retry(env, going.start, going.attempts)
         return [flight.row for flight in lost]
 
-    def _forget(self, env: Env) -> None:
-        going = self._going.pop(env, None)
-        if going is not None:
-            self._retry(going.start, going.attempts)
-        if env in self._waiting:
-            self._waiting.remove(env)
-
-    def _retry(self, start: Start, attempts: int) -> None:
+    def _retry(self, env: Env, start: Start, attempts: int) -> None:
         if attempts + 1 < self._attempts:
-            self.starts.again(start, attempts + 1)
+            self._starts.again(env, start, attempts + 1)
         else:
             self._statistics.given_up += 1
+
+    # --- checkpoints ---------------------------------------------------------------------------
+
+    def snapshot(self, waiting: list[Trajectory]) -> dict[str, Any]:
+        """JSON-ready state. ``waiting``: finished trajectories that are not trained yet.
+
+        Each episode of which anything is untrained is started again from its beginning, once.
+        """
+        flying = [flight for flight in self._flights.values() if flight.channel == "rollout"]
+        again: dict[Episode, tuple[Env, Start]] = {}
+        for trajectory in waiting:
+            again[trajectory.episode] = (self._numbers.env(trajectory.episode), trajectory.start)
+        for flight in flying:
+            again[flight.episode] = (flight.env, flight.start)
+        for env, going in self._going.items():
+            again[going.episode] = (env, going.start)
+        return {
+            "numbers": self._numbers.snapshot(),
+            "starts": self._starts.snapshot([again[episode] for episode in sorted(again)]),
+            "unfinished": len(flying) + len(waiting),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        self._starts.restore(state["starts"])
+        self._numbers.restore(state["numbers"])
+        if state["unfinished"]:
+            self._statistics.drop("resumed", state["unfinished"])

@@ -6,6 +6,8 @@ from enum import Enum
 from rlvla3.core.settings import HealthSettings
 from rlvla3.messages import Member
 
+_NEVER = float("inf")
+
 
 class Up(Enum):
     """State of a member's process. ``LOST`` may still write; ``GONE`` cannot."""
@@ -24,6 +26,17 @@ class Overdue:
     reason: str
 
 
+class _Work:
+    """Operations that a member was given; it has ``timeout_s`` for each, one after the other."""
+
+    __slots__ = ("due_s", "open", "timeout_s")
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.due_s = now_s + timeout_s
+        self.open: list[str] = []
+
+
 class Health:
     """Heartbeats and operation deadlines of all members."""
 
@@ -31,8 +44,10 @@ class Health:
         self._settings = settings
         self.state = dict.fromkeys(members, Up.STARTING)
         self._seen_s = dict.fromkeys(members, now_s)
-        self._busy: dict[Member, tuple[float, str]] = {}
+        self._work: dict[Member, _Work] = {}
         self.restarts = dict.fromkeys(members, 0)
+        self._look_s = now_s
+        """No deadline is earlier; heartbeats move deadlines on without moving this."""
 
     def up(self, member: Member) -> bool:
         """Whether the member is working."""
@@ -46,19 +61,34 @@ class Health:
         """The member finished its set-up."""
         self.state[member] = Up.UP
         self._seen_s[member] = now_s
+        self._look_s = now_s
 
-    def busy(self, member: Member, until_s: float, what: str) -> None:
-        """The member was given an operation with a deadline."""
-        self._busy[member] = (until_s, what)
+    def begin(self, member: Member, what: str, timeout_s: float, now_s: float) -> None:
+        """The member was given an operation; its time runs from when the one before it ended."""
+        work = self._work.get(member)
+        if work is None:
+            work = self._work[member] = _Work(timeout_s, now_s)
+            self._look_s = min(self._look_s, work.due_s)
+        work.open.append(what)
 
-    def idle(self, member: Member) -> None:
-        """The operation ended."""
-        self._busy.pop(member, None)
+    def end(self, member: Member, what: str, now_s: float) -> None:
+        """An operation ended.
+
+        Raises:
+            RuntimeError: the member was not given such an operation.
+        """
+        work = self._work.get(member)
+        if work is None or what not in work.open:
+            raise RuntimeError(f"{member} ended {what} that it was not given")
+        work.open.remove(what)
+        work.due_s = now_s + work.timeout_s
+        if not work.open:
+            del self._work[member]
 
     def lost(self, member: Member) -> bool:
         """Mark as lost; returns whether it may be replaced (and counts the replacement)."""
         self.state[member] = Up.LOST
-        self._busy.pop(member, None)
+        self._work.pop(member, None)
         if self.restarts[member] >= self._settings.restarts:
             return False
         self.restarts[member] += 1
@@ -68,26 +98,39 @@ class Health:
         """The process is gone; a replacement is starting, or none will come."""
         self.state[member] = Up.STARTING if restarting else Up.GONE
         self._seen_s[member] = now_s
+        self._look_s = now_s
 
     def overdue(self, now_s: float) -> list[Overdue]:
         """Members that missed a deadline by now."""
+        if now_s < self._look_s:
+            return []
         found = []
-        for member, state in self.state.items():
-            silent = now_s - self._seen_s[member]
-            if state is Up.STARTING and silent >= self._settings.startup_timeout_s:
-                found.append(Overdue(member=member, reason=f"not ready {silent:.0f} s after its start"))
-            elif state is Up.UP and silent >= self._settings.heartbeat_timeout_s:
-                found.append(Overdue(member=member, reason=f"no heartbeat for {silent:.1f} s"))
-            elif state is Up.UP and member in self._busy and now_s >= self._busy[member][0]:
-                found.append(Overdue(member=member, reason=f"{self._busy[member][1]} is overdue"))
+        self._look_s = _NEVER
+        for member in self.state:
+            due_s, reason = self._deadline(member, now_s)
+            if now_s >= due_s:
+                found.append(Overdue(member=member, reason=reason))
+            else:
+                self._look_s = min(self._look_s, due_s)
         return found
 
     def deadline_s(self) -> float:
-        """When ``overdue`` should be asked next."""
-        deadline = float("inf")
-        for member, state in self.state.items():
-            if state is Up.STARTING:
-                deadline = min(deadline, self._seen_s[member] + self._settings.startup_timeout_s)
-            elif state is Up.UP:
-                deadline = min(deadline, self._seen_s[member] + self._settings.heartbeat_timeout_s)
-        return min(deadline, min((until for until, _ in self._busy.values()), default=float("inf")))
+        """When ``overdue`` should be asked next; at most once too often for each heartbeat deadline."""
+        return self._look_s
+
+    def _deadline(self, member: Member, now_s: float) -> tuple[float, str]:
+        """A member's first deadline, and what to say of it once it has passed.
+
+        Deadlines are compared in one form, ``now_s >= due_s``: comparing a difference of times with the
+        timeout can round the other way and would then ask for the same Tick for ever.
+        """
+        seen_s, state = self._seen_s[member], self.state[member]
+        if state is Up.STARTING:
+            return seen_s + self._settings.startup_timeout_s, f"not ready after {now_s - seen_s:.0f} s"
+        if state is not Up.UP:
+            return _NEVER, ""
+        heartbeat_s = seen_s + self._settings.heartbeat_timeout_s
+        work = self._work.get(member)
+        if work is not None and work.due_s < heartbeat_s:
+            return work.due_s, f"{work.open[0]} has taken more than {work.timeout_s:.0f} s"
+        return heartbeat_s, f"no heartbeat for {now_s - seen_s:.1f} s"

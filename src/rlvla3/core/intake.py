@@ -36,11 +36,17 @@ class Intake:
     def micro_batch(self) -> tuple[Trajectory, ...]:
         """Admit what may be admitted, earliest deadline first; a full micro-batch or nothing.
 
-        The last micro-batch of an update may be smaller. Nothing while the Trainer trains.
+        The last micro-batch of an update may be smaller. Nothing while the Trainer trains. With a
+        quota nothing before all are there: then they go in an order that no delay can change.
         """
         if self.phase == "training":
             return ()
         self._admit()
+        if self._settings.quota:
+            if not self.full:
+                return ()
+            if not self._sent:
+                self.admitted.sort(key=lambda t: (t.episode, t.first_chunk))
         unsent = len(self.admitted) - self._sent
         size = self._settings.micro_batch
         if unsent >= size or (unsent and self.full):

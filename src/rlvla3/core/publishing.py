@@ -22,7 +22,8 @@ class Publisher:
         self._writing: int | None = None
         self._due: Version | None = None
         self.newest = NONE
-        self._newest_buffer = -1
+        self._newest_buffer: int | None = None
+        """None while nothing was published: Generators of a pure evaluation load a checkpoint."""
         self.serving: dict[Member, Version] = dict.fromkeys(generators, NONE)
         self._lowest = NONE
 
@@ -36,11 +37,6 @@ class Publisher:
         """Whether a version waits to be written or is being written."""
         return self._due is not None or self._writing is not None
 
-    @property
-    def due(self) -> Version | None:
-        """A version that waits for a buffer."""
-        return self._due
-
     def request(self, version: Version) -> None:
         """The Trainer holds ``version`` and should write it.
 
@@ -49,6 +45,8 @@ class Publisher:
         """
         if version < self.newest:
             raise RuntimeError(f"version {version} published after version {self.newest}")
+        if self._due not in (None, version):
+            raise RuntimeError(f"version {version} is due while version {self._due} is not written yet")
         self._due = version
 
     def next_write(self) -> tuple[Version, int] | None:
@@ -69,11 +67,14 @@ class Publisher:
         self.newest, self._newest_buffer = version, buffer
 
     def next_load(self, member: Member) -> tuple[Version, int] | None:
-        """What this idle Generator should load, if it does not serve the newest version."""
-        if self.newest == NONE or self.serving[member] == self.newest or member in self._reading:
+        """Version and buffer that this idle Generator should load, if it serves another version."""
+        if self._newest_buffer is None or self.serving[member] == self.newest:
             return None
-        self._reading[member] = self._newest_buffer
         return self.newest, self._newest_buffer
+
+    def reads(self, member: Member, buffer: int) -> None:
+        """The Generator was told to read ``buffer``."""
+        self._reading[member] = buffer
 
     def loading(self, member: Member) -> bool:
         """Whether the Generator is reading a buffer."""

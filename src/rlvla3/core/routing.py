@@ -13,17 +13,13 @@ class Router:
     def __init__(self, settings: BatchingSettings) -> None:
         self._settings = settings
 
-    def route(self, slot: Slot, serving: Collection[int], load: Callable[[int], int]) -> int:
-        """A Generator index among ``serving``; if none serves, the one it would go to later.
+    def route(self, slot: Slot, candidates: Collection[int], load: Callable[[int], int]) -> int:
+        """A Generator index among ``candidates``: the pinned one if it is there, else the least loaded.
 
         ``load``: samples queued for or running on a Generator.
         """
         if self._settings.routing == "any":
             return 0
-        if self._settings.routing == "pinned":
-            pinned = self._settings.pins[slot]
-            if pinned in serving or not serving:
-                return pinned
-        if not serving:
-            return 0
-        return min(serving, key=lambda generator: (load(generator), generator))
+        if self._settings.routing == "pinned" and self._settings.pins[slot] in candidates:
+            return self._settings.pins[slot]
+        return min(candidates, key=lambda generator: (load(generator), generator))

@@ -84,6 +84,8 @@ class SlotTable:
 
     def move(self, state: SlotState, to: At, now_s: float) -> None:
         """Record a slot's move."""
+        if state.at is to:
+            return
         if state.at is At.STEPPING:
             del self.stepping_since[state.slot]
             self._stepping[state.stage] -= 1

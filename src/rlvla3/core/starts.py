@@ -7,54 +7,87 @@ episodes are short are not started more often than configured.
 from collections import deque
 from typing import Any
 
-from rlvla3.messages import Start
+from rlvla3.messages import Env, Start
 
 
-class Starts:
-    """The sequence of training starts; a failed one is handed out again."""
+class _Sequence:
+    """The endless sequence of starts: each task as close to its share as whole numbers allow."""
 
     def __init__(self, weights: tuple[float, ...], states: int) -> None:
         total = sum(weights)
         self._shares = tuple(weight / total for weight in weights)
         self._states = states
-        self._counts = [0] * len(weights)
-        self._again: deque[tuple[Start, int]] = deque()
+        self.counts = [0] * len(weights)
 
-    def next(self) -> tuple[Start, int]:
-        """The next start and how many times it has failed before."""
-        if self._again:
-            return self._again.popleft()
-        index = sum(self._counts) + 1
-        task = max(range(len(self._shares)), key=lambda t: (self._shares[t] * index - self._counts[t], -t))
-        state = self._counts[task]
-        self._counts[task] += 1
+    def draw(self) -> Start:
+        index = sum(self.counts) + 1
+        task = max(range(len(self._shares)), key=lambda t: (self._shares[t] * index - self.counts[t], -t))
+        state = self.counts[task]
+        self.counts[task] += 1
         if self._states:
             state %= self._states
-        return Start(task=task, split="train", state=state), 0
+        return Start(task=task, split="train", state=state)
 
-    def again(self, start: Start, attempts: int) -> None:
+
+class Starts:
+    """Hands out training starts; a failed one is handed out again.
+
+    With ``fixed`` envs, the k-th new start of the i-th of E envs is number k * E + i of the
+    sequence: what an env runs then depends on nothing but itself.
+    """
+
+    def __init__(self, weights: tuple[float, ...], states: int, fixed: tuple[Env, ...] = ()) -> None:
+        self._sequence = _Sequence(weights, states)
+        self._rank = {env: rank for rank, env in enumerate(fixed)}
+        self._drawn: list[Start] = []
+        self._taken = dict.fromkeys(fixed, 0)
+        self._again: dict[Env, deque[tuple[Start, int]]] = {}
+
+    def next(self, env: Env) -> tuple[Start, int]:
+        """The next start and how many times it has failed before."""
+        again = self._again.get(self._queue(env))
+        if again:
+            return again.popleft()
+        if not self._rank:
+            return self._sequence.draw(), 0
+        index = self._taken[env] * len(self._rank) + self._rank[env]
+        self._taken[env] += 1
+        while len(self._drawn) <= index:
+            self._drawn.append(self._sequence.draw())
+        return self._drawn[index], 0
+
+    def again(self, env: Env, start: Start, attempts: int) -> None:
         """Hand out ``start`` once more, before any new one."""
-        self._again.append((start, attempts))
+        self._again.setdefault(self._queue(env), deque()).append((start, attempts))
 
-    def snapshot(self, unfinished: list[Start]) -> dict[str, Any]:
+    def _queue(self, env: Env) -> Env:
+        return env if self._rank else Env(-1)
+
+    def snapshot(self, unfinished: list[tuple[Env, Start]]) -> dict[str, Any]:
         """JSON-ready state; ``unfinished`` starts are handed out again after a resume."""
-        again = [(s, a) for s, a in self._again] + [(s, 0) for s in unfinished]
+        again = [(env, s, a) for env, queue in self._again.items() for s, a in queue]
+        again += [(self._queue(env), s, 0) for env, s in unfinished]
         return {
-            "counts": list(self._counts),
-            "again": [[s.task, s.split, s.state, a] for s, a in again],
+            "counts": [] if self._rank else list(self._sequence.counts),
+            "taken": [[env, taken] for env, taken in self._taken.items()],
+            "again": [[env, s.task, s.split, s.state, a] for env, s, a in again],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot.
 
         Raises:
-            ValueError: the snapshot has another number of tasks.
+            ValueError: the snapshot has another number of tasks, or other envs with a fixed quota.
         """
-        if len(state["counts"]) != len(self._counts):
-            tasks = len(state["counts"])
-            raise ValueError(f"{tasks} tasks in the checkpoint, {len(self._counts)} configured")
-        self._counts = list(state["counts"])
-        self._again = deque(
-            (Start(task=task, split=split, state=index), attempts)
-            for task, split, index, attempts in state["again"]
-        )
+        tasks = len(self._sequence.counts)
+        if not self._rank and len(state["counts"]) != tasks:
+            raise ValueError(f"{len(state['counts'])} tasks in the checkpoint, {tasks} configured")
+        if [env for env, _ in state["taken"]] != list(self._taken):
+            envs = len(state["taken"])
+            raise ValueError(f"{envs} envs with a quota in the checkpoint, {len(self._taken)} configured")
+        if not self._rank:
+            self._sequence.counts = list(state["counts"])
+        self._taken = {Env(env): taken for env, taken in state["taken"]}
+        self._again = {}
+        for env, task, split, index, attempts in state["again"]:
+            self.again(Env(env), Start(task=task, split=split, state=index), attempts)

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from rlvla3.messages import Trajectory
+
 
 @dataclass(slots=True)
 class Statistics:
-    """Totals since the start (or resume) of the run."""
+    """Totals since the start of the run; a resume continues them."""
 
     started: int = 0
     """Training trajectories that took a credit."""
@@ -29,12 +31,20 @@ class Statistics:
     lag_max: int = 0
     skipped_updates: int = 0
     given_up: int = 0
-    """Episode starts that failed too often to be tried again."""
+    """Episode starts, of training and of evaluation, that failed too often to be tried again."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Members by the number of times they were replaced."""
     successes: int = 0
     episodes: int = 0
     """Training episodes that ended, and how many of them succeeded."""
+
+    def finish(self, trajectory: Trajectory) -> None:
+        """Count a finished training trajectory."""
+        self.finished += 1
+        self.sub_steps += trajectory.sub_steps
+        if trajectory.end != "segment":
+            self.episodes += 1
+            self.successes += trajectory.success
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count discarded trajectories."""

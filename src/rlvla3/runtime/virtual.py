@@ -8,6 +8,7 @@ that does not wait for them, a batch that is too large or a row in use twice rai
 import heapq
 import math
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
