@@ -1,0 +1,41 @@
+"""Exploration noise depends on its key alone."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvla3.policies.api import NoiseKey
+from rlvla3.policies.noise import draw_flow_noise
+
+KEYS = st.builds(
+    NoiseKey, seed=st.integers(0, 2**63), episode=st.integers(0, 2**63), chunk=st.integers(0, 2**20)
+)
+
+
+@given(st.lists(KEYS, min_size=1, max_size=6, unique=True), st.randoms())
+def test_noise_does_not_depend_on_the_batch(keys, random) -> None:
+    order = list(range(len(keys)))
+    random.shuffle(order)
+    whole = draw_flow_noise(tuple(keys), (3, 2), 4)
+    shuffled = draw_flow_noise(tuple(keys[i] for i in order), (3, 2), 4)
+    assert np.array_equal(whole.initial[order], shuffled.initial)
+    assert np.array_equal(whole.step[order], shuffled.step)
+    assert np.array_equal(whole.index[order], shuffled.index)
+
+
+def test_every_part_of_the_key_counts() -> None:
+    keys = [NoiseKey(seed=s, episode=e, chunk=c) for s in (0, 1) for e in (0, 1) for c in (0, 1)]
+    initial = draw_flow_noise(tuple(keys), (2, 2), 4).initial.reshape(8, 4)
+    assert len(np.unique(initial, axis=0)) == 8
+
+
+def test_law_of_the_noise() -> None:
+    keys = tuple(NoiseKey(seed=3, episode=e, chunk=0) for e in range(2000))
+    noise = draw_flow_noise(keys, (4, 2), 4)
+    for values in (noise.initial, noise.step):
+        assert abs(float(values.mean())) < 0.03
+        assert abs(float(values.std()) - 1.0) < 0.03
+    assert abs(float((noise.initial * noise.step).mean())) < 0.03
+    counts = np.bincount(noise.index, minlength=4)
+    assert len(counts) == 4
+    assert counts.min() > 400
