@@ -146,13 +146,14 @@ class Imitation:
         self._optimiser.zero_gradients()
         loss = self.model.imitation_loss(observation, actions, generator)
         torch.autograd.backward(loss)
+        value = float(loss.detach())
         if self._optimiser.step() is None:
             raise UserError(
-                f"imitation step {self.step}: loss {float(loss)} or its gradient is not finite; "
+                f"imitation step {self.step}: loss {value} or its gradient is not finite; "
                 "check the demonstrations for NaN, or lower imitation.options.lr"
             )
         self.step += 1
-        return float(loss.detach())
+        return value
 
     def _rate(self) -> float:
         settings = self.settings
