@@ -252,9 +252,8 @@ class Inference:
 
     def _answer(self, request: Request, version: Version, now_s: float) -> bool:
         """Record the answer; whether the slot has all of its actions now."""
-        if request.channel == "rollout":
-            for row in request.rows:
-                self._bind(self._flights[row], version)
+        for row in request.rows:
+            self._bind(self._flights[row], version)
         slot = self._slots[request.slot]
         slot.unanswered -= 1
         if slot.unanswered:
@@ -265,7 +264,8 @@ class Inference:
     def _bind(self, flight: Flight, version: Version) -> None:
         if flight.oldest_version is None:
             flight.oldest_version = version
-            self._staleness.bind(flight.row, version)
+            if flight.channel == "rollout":
+                self._staleness.bind(flight.row, version)
         elif version < flight.oldest_version:
             raise RuntimeError(f"version {version} acted after version {flight.oldest_version} in an episode")
 

@@ -1,0 +1,238 @@
+"""The engine's rules, watched from outside: nothing but events, commands and ``accounting``."""
+
+import json
+from collections import defaultdict
+
+from rlvla3.core.engine import Engine
+from rlvla3.messages import (
+    ApplyActions,
+    CancelRequests,
+    FinishUpdate,
+    InferenceDone,
+    LoadWeights,
+    MemberReady,
+    MemberReaped,
+    ObservationReady,
+    ReplaceMember,
+    ReportEvaluation,
+    RunInference,
+    StartTrajectories,
+    Stop,
+    TrainMicroBatch,
+    TrajectoryReady,
+    UpdateDone,
+    WeightsLoaded,
+    WeightsPublished,
+)
+from rlvla3.runtime.virtual import Report, VirtualRuntime
+
+EPSILON_S = 1e-9
+
+
+class Rules:
+    """A ``watch`` of the virtual runtime that raises AssertionError when a rule is broken."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.engine: Engine
+        topology, self.training = settings.topology, settings.training
+        self.unanswered: dict[int, int] = {}
+        self.slot_member = {s.slot: s.member for s in topology.slots}
+        self.env_slot = {e: s.slot for s in topology.slots for e in s.envs}
+        self.waiting: dict[tuple, float] = {}
+        """Requests in a queue by arrival time; (kind, row, chunk) names one."""
+        self.running: dict[str, dict[tuple, float]] = {}
+        self.loading: set[str] = set()
+        self.serving: set[str] = set()
+        self.up: set[str] = set()
+        self.last_s = 0.0
+        self.oldest: dict[int, int] = {}
+        self.channel: dict[int, str] = {}
+        self.owner: dict[int, str] = {}
+        self.batch_of: dict[str, RunInference] = {}
+        self.started_at: list[tuple[float, int]] = []
+        """(time, episode) of every training trajectory's start."""
+        self.finished: dict[str, list[float]] = defaultdict(list)
+        """Times at which each Simulator finished a trajectory."""
+        self.starts: list[tuple[int, int, int, str]] = []
+        """(env, episode, first chunk, channel) of everything started."""
+        self.version = None
+        self.updates: list[tuple[int, ...]] = []
+        """Episodes of each update that was handed to the Trainer."""
+        self.update: list[int] = []
+        self.loaded: dict[str, int] = {}
+        self.published: set[int] = set()
+
+    # --- events first, then the commands they led to -----------------------------------------
+
+    def __call__(self, now_s, event, commands):
+        if self.engine.stopped and not any(isinstance(c, Stop) for c in commands):
+            return
+        self.check_promise(now_s)
+        self.last_s = now_s
+        self.take_event(now_s, event)
+        for command in commands:
+            self.take_command(now_s, command)
+        self.check_accounting()
+
+    def take_event(self, now_s, event):
+        if isinstance(event, ObservationReady):
+            assert event.slot not in self.unanswered
+            self.unanswered[event.slot] = event.seq
+            for row, chunk in zip(event.rows, event.chunks, strict=True):
+                self.waiting["act", row, chunk] = now_s
+        elif isinstance(event, TrajectoryReady):
+            self.finished[event.member].append(now_s)
+            if self.training.bootstrap == "generator" and event.end != "terminated":
+                self.waiting["value", event.row, event.chunks] = now_s
+        elif isinstance(event, InferenceDone):
+            self.take_answer(event)
+        elif isinstance(event, MemberReady):
+            self.up.add(event.member)
+        elif isinstance(event, WeightsLoaded):
+            self.loading.discard(event.member)
+            self.serving.add(event.member)
+            if event.channel == "rollout":
+                assert event.version >= self.loaded.get(event.member, 0)
+                self.loaded[event.member] = event.version
+        elif isinstance(event, WeightsPublished):
+            self.published.add(event.version)
+        elif isinstance(event, UpdateDone):
+            self.updates.append(tuple(self.update))
+            self.update = []
+        elif isinstance(event, MemberReaped):
+            self.waiting |= self.running.pop(event.member, {})
+
+    def take_answer(self, event):
+        self.running.pop(event.member)
+        batch = self.batch_of.pop(event.member)
+        for request in batch.requests:
+            if request.kind == "act":
+                for row in request.rows:
+                    self.oldest[row] = min(self.oldest.get(row, event.version), event.version)
+
+    def take_command(self, now_s, command):
+        if isinstance(command, (ApplyActions, CancelRequests)):
+            for slot, seq in command.slots:
+                assert self.unanswered.pop(slot) == seq
+        elif isinstance(command, RunInference):
+            self.take_batch(now_s, command)
+        elif isinstance(command, LoadWeights):
+            self.loading.add(command.member)
+        elif isinstance(command, ReplaceMember):
+            self.take_loss(command.member)
+        elif isinstance(command, StartTrajectories):
+            self.take_starts(now_s, command)
+        elif isinstance(command, TrainMicroBatch):
+            assert 1 <= len(command.trajectories) <= self.training.micro_batch
+            for trajectory in command.trajectories:
+                self.update.append(trajectory.episode)
+                assert trajectory.oldest_version == self.oldest[trajectory.row]
+        elif isinstance(command, FinishUpdate):
+            assert len(self.update) == self.training.batch
+        elif isinstance(command, ReportEvaluation):
+            self.take_report(command)
+
+    def take_batch(self, now_s, command):
+        keys = {}
+        samples = 0
+        for request in command.requests:
+            samples += len(request.rows)
+            for row, chunk in zip(request.rows, request.chunks, strict=True):
+                assert self.channel[row] == command.channel
+                key = (request.kind, row, chunk)
+                keys[key] = self.waiting.pop(key)
+        assert samples <= self.settings.batching.max_batch_size
+        self.check_oldest_first(now_s, keys)
+        self.running[command.member] = keys
+        self.batch_of[command.member] = command
+
+    def check_oldest_first(self, now_s, taken):
+        """A batch holds the oldest of the requests that have waited too long."""
+        batching = self.settings.batching
+        one_queue = batching.routing == "any" or len(self.settings.topology.generators) == 1
+        if batching.lockstep or not one_queue:
+            return
+        oldest_s = min(self.waiting.values(), default=now_s)
+        if now_s >= oldest_s + batching.batch_timeout_s:
+            assert min(taken.values()) <= oldest_s
+
+    def take_loss(self, member):
+        self.up.discard(member)
+        self.serving.discard(member)
+        self.loading.discard(member)
+        self.loaded.pop(member, None)
+        for slot in [s for s in self.unanswered if self.slot_member[s] == member]:
+            del self.unanswered[slot]
+        lost = {row for row, owner in self.owner.items() if owner == member}
+        for waiting in (self.waiting, *self.running.values()):
+            for key in [k for k in waiting if k[0] == "act" and k[1] in lost]:
+                del waiting[key]
+        if member in self.batch_of:
+            del self.batch_of[member]
+
+    def take_starts(self, now_s, command):
+        for credit in command.starts:
+            assert self.slot_member[self.env_slot[credit.env]] == command.member
+            self.channel[credit.row] = credit.channel
+            self.owner[credit.row] = command.member
+            self.oldest.pop(credit.row, None)
+            self.starts.append((credit.env, credit.episode, credit.first_chunk, credit.channel))
+            if credit.channel == "rollout":
+                self.started_at.append((now_s, credit.episode))
+
+    def take_report(self, command):
+        starts = [t.start for t in command.trajectories]
+        assert starts == [e.start for e in self.settings.evaluation.starts]
+        assert all(t.oldest_version == command.version for t in command.trajectories)
+
+    # --- the rules ---------------------------------------------------------------------------
+
+    def free(self, generator):
+        return (
+            generator in self.up
+            and generator in self.serving
+            and generator not in self.running
+            and generator not in self.loading
+        )
+
+    def check_promise(self, now_s):
+        """No request waited past its timeout while a Generator could have started."""
+        batching = self.settings.batching
+        if batching.lockstep or not self.waiting or now_s - self.last_s < EPSILON_S:
+            return
+        generators = self.settings.topology.generators
+        if batching.routing == "pinned":
+            return
+        oldest_s = min(self.waiting.values())
+        if max(oldest_s + batching.batch_timeout_s, self.last_s) < now_s - EPSILON_S:
+            free = [g for g in generators if self.free(g)]
+            assert not free, f"a request of {oldest_s:.4f} s waits at {now_s:.4f} s, {free} could start"
+
+    def check_accounting(self):
+        books = self.engine.accounting()
+        assert books["started"] == sum(n for name, n in books.items() if name != "started"), books
+        outstanding = books["started"] - books["trained"] - books["dropped"]
+        assert outstanding <= self.training.batch * (self.training.max_lag + 1), books
+        assert min(books.values()) >= 0, books
+
+
+def run(settings, costs, workload, **options) -> tuple[Report, Rules, VirtualRuntime]:
+    """Run to the end under all rules."""
+    rules = Rules(settings)
+    runtime = VirtualRuntime(settings, costs, workload, watch=rules, **options)
+    rules.engine = runtime.engine
+    report = runtime.run(until_s=10_000.0)
+    assert report.stop is not None, "the run never ended"
+    assert not rules.unanswered, f"never answered: {rules.unanswered}"
+    training = settings.training
+    assert all(0 <= lag <= training.max_lag for lag in report.lags), report.lags
+    keys = [(t.episode, t.first_chunk) for t in report.trained]
+    assert len(keys) == len(set(keys))
+    return report, rules, runtime
+
+
+def resume(report, settings, costs, workload, **options):
+    """Continue from the last checkpoint of a report."""
+    _, state = report.checkpoints[-1]
+    return run(settings, costs, workload, state=json.loads(state), **options)
