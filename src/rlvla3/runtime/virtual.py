@@ -134,6 +134,7 @@ class VirtualRuntime:
         self._stuck: set[Member] = set()
         self._lost: set[Member] = set()
         """Members that the engine gave up and that are not ready again."""
+        self._reaping: set[Member] = set()
         self._simulators = VirtualSimulators(topology, costs, workload, seed, self._at)
         self._version = Version(self.engine.intake.version)
         self._serving: dict[Member, dict[str, Version]] = {g: {} for g in topology.generators}
@@ -225,7 +226,8 @@ class VirtualRuntime:
         if self._watch is not None:
             self._watch(self._now_s, event, commands)
         for command in commands:
-            if not isinstance(command, (Stop, ReportEvaluation)) and command.member in self._lost:
+            anytime = isinstance(command, (Stop, ReportEvaluation, ReplaceMember))
+            if not anytime and command.member in self._lost:
                 raise RuntimeError(f"{type(command).__name__} for {command.member}, which is lost")
             self._handlers[type(command)](command)
 
@@ -259,6 +261,9 @@ class VirtualRuntime:
 
     def _replace(self, command: ReplaceMember) -> None:
         member = command.member
+        if member in self._reaping:
+            raise RuntimeError(f"{member} was replaced twice at once")
+        self._reaping.add(member)
         self.report.replaced.append((member, command.reason))
         self._lost.add(member)
         self._life[member] += 1
@@ -266,6 +271,7 @@ class VirtualRuntime:
 
     def _reap(self, reap: _Reap) -> None:
         member = reap.member
+        self._reaping.discard(member)
         self._mute.discard(member)
         self._stuck.discard(member)
         self._simulators.reap(member)
