@@ -1,0 +1,1 @@
+"""Measurements of this installation against known bounds."""

@@ -1,0 +1,66 @@
+"""``rlvla3 bench``."""
+
+import os
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rlvla3.benchmarks.schedule import CASES, MOST_CPU_S, Result, measure
+from rlvla3.config_loading import did_you_mean
+from rlvla3.errors import UserError
+from rlvla3.metrics import write_figures
+
+BENCHMARKS = ("schedule",)
+
+
+def command(what: str, only: str, updates: int | None, json: Path | None) -> None:
+    """Run a benchmark and print its table; exit code 1 if a bound is missed.
+
+    Raises:
+        UserError: there is no such benchmark or case, or a member was lost.
+    """
+    if what not in BENCHMARKS:
+        raise UserError(f"bench: there is no benchmark {what!r}; {did_you_mean(what, BENCHMARKS)}")
+    names = [case.name for case in CASES]
+    if only and only not in names:
+        raise UserError(f"--only: there is no case {only!r}; {did_you_mean(only, names)}")
+    results = []
+    for case in CASES:
+        if only in ("", case.name):
+            typer.echo(f"{case.name}: measuring", err=True)
+            results.append(measure(case, updates))
+    show(results)
+    if json is not None:
+        write_figures(json, [row for result in results for row in result.rows()])
+    if not all(holds(result) for result in results):
+        raise SystemExit(1)
+
+
+def holds(result: Result) -> bool:
+    """Whether a case keeps its bounds."""
+    return result.ratio >= result.case.required and result.cpu_s_per_1k <= MOST_CPU_S
+
+
+def show(results: list[Result]) -> None:
+    """A row for each case."""
+    table = Table(title="scheduling benchmark, steady state")
+    columns = ("case", "steps/s", "of", "ratio", "required", "virtual", "CPU s / 1000", "window")
+    for title in columns:
+        table.add_column(title, justify="left" if title == "case" else "right")
+    for result in results:
+        case = result.case
+        table.add_row(
+            case.name,
+            f"{result.steps_per_s:.1f}",
+            f"{case.reference:.0f}",
+            f"{result.ratio:.3f}",
+            f">= {case.required:.2f}",
+            f"{result.predicted:.1f}",
+            f"{result.cpu_s_per_1k:.3f} (<= {MOST_CPU_S})",
+            f"{result.window_s:.1f} s after version {case.skip}",
+        )
+    Console().print(table)
+    load = os.getloadavg()[0]
+    typer.echo(f"load average of the last minute: {load:.2f} on {len(os.sched_getaffinity(0))} cores")
