@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 
 from rlvla3.assembly import Assembly
 from rlvla3.core.engine import Engine
+from rlvla3.core.health import Up
 from rlvla3.core.statistics import Statistics
 from rlvla3.messages import (
     Event,
     Member,
     MemberReady,
+    MemberReaped,
     ReportEvaluation,
     StopRequested,
     Trajectory,
@@ -131,10 +133,8 @@ class Monitor:
     def on_event(self, event: Event, engine: Engine, now_s: float) -> None:
         """Start the clock when all are ready; log every version."""
         self.finished_s = now_s
-        if isinstance(event, MemberReady) and self._start_s is None:
-            topology = engine.settings.topology
-            members = topology.simulators + topology.generators + topology.trainers
-            if all(engine.health.up(member) for member in members):
+        if isinstance(event, MemberReady | MemberReaped) and self._start_s is None:
+            if all(state in (Up.UP, Up.GONE) for state in engine.health.state.values()):
                 self._start_s = self._window_s = now_s
                 self.usages.mark()
         elif isinstance(event, UpdateDone):

@@ -91,6 +91,10 @@ class GeneratorRole:
         """Its one time account."""
         return [self.usage]
 
+    def doing(self) -> list[str]:
+        """Nothing that the stack of its one thread does not tell."""
+        return []
+
     def _serve(self, channel: Channel, version: Version, weights: Arrays) -> None:
         if channel not in self._models:
             self._models[channel] = self._build()

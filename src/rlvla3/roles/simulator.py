@@ -5,13 +5,16 @@ context belongs to the thread that made it). One lane steps its slots in turn; s
 envs that wait (for a device, a network, an emulated delay) wait at the same time.
 """
 
+import contextlib
 import queue
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,7 +46,9 @@ Slab = Mapping[str, npt.NDArray[Any]]
 class Timer(Protocol):
     """``with timer("simulate"):`` counts the time of a section."""
 
-    def __call__(self, section: str) -> AbstractContextManager[None]: ...
+    def __call__(self, section: str) -> AbstractContextManager[None]:
+        """The section's context manager."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class _Slot:
     def __init__(self, plan: SlotPlan, batch: EnvBatch) -> None:
         self.slot = plan.slot
         self.batch = batch
+        self.envs = plan.envs
         self.index = {env: i for i, env in enumerate(plan.envs)}
         self.flights: dict[int, _Flight] = {}
         """By index of the env in the batch."""
@@ -145,6 +151,10 @@ class SimulatorRole:
         """Time accounts of the lanes."""
         return [lane.usage for lane in self.lanes]
 
+    def doing(self) -> list[str]:
+        """What each lane that does not wait has been doing, and since when."""
+        return [line for lane in self.lanes if (line := lane.describe())]
+
 
 class _Lane(threading.Thread):
     """One thread with the slots it owns."""
@@ -173,10 +183,13 @@ class _Lane(threading.Thread):
             for name in slab
             if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
         ]
+        self._later: deque[tuple[Slot, Any] | None] = deque()
+        """What came while the lane was rendering, before what is in the inbox."""
         self.usage = Usage(whole_process=False)
         self.failed = False
-        self.doing = "building its envs"
-        self.doing_since_s = time.monotonic()
+        self._doing = "building"
+        self._slot: _Slot | None = None
+        self._since_s = time.monotonic()
 
     def put(self, item: tuple[Slot, Any] | None) -> None:
         """Give the lane something to do; None ends it."""
@@ -187,20 +200,28 @@ class _Lane(threading.Thread):
         try:
             try:
                 self._build()
+            except BaseException:
+                self.failed = True
+                raise
             finally:
                 self._ready.release()
             while True:
-                with self.usage("wait"):
-                    item = self._inbox.get()
+                item = self._next()
                 if item is None:
                     break
                 self._work(*item)
             self._close()
         except BaseException as error:
-            self.failed = True
             first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
-            text = f"{first} (while {self.doing})\n{traceback.format_exc()}"
+            text = f"{first} ({self._where()})\n{traceback.format_exc()}"
             self._emit(MemberLost(member=self._member, reason=text))
+
+    def _next(self) -> tuple[Slot, Any] | None:
+        self._doing = ""
+        if self._later:
+            return self._later.popleft()
+        with self.usage("wait"):
+            return self._inbox.get()
 
     def _build(self) -> None:
         for plan in self._plans:
@@ -210,8 +231,23 @@ class _Lane(threading.Thread):
         for slot in self._slots.values():
             slot.batch.close()
 
-    def _begin(self, doing: str) -> None:
-        self.doing, self.doing_since_s = doing, time.monotonic()
+    def _begin(self, doing: str, slot: _Slot) -> None:
+        self._doing, self._slot, self._since_s = doing, slot, time.monotonic()
+
+    def describe(self) -> str:
+        """What it has been doing, in which env, and since when; empty while it waits."""
+        if not self._doing:
+            return ""
+        return f"{self.name}: {self._where()} for {time.monotonic() - self._since_s:.1f} s"
+
+    def _where(self) -> str:
+        slot = self._slot
+        if slot is None or not self._doing:
+            return f"while {self._doing or 'idle'}"
+        index = slot.batch.busy
+        flight = slot.flights.get(index)
+        start = f", {flight.credit.start} at sub-step {slot.elapsed[index]}" if flight else ""
+        return f"while {self._doing} env {slot.envs[index]} of slot {slot.slot}{start}"
 
     def _work(self, name: Slot, what: Any) -> None:
         slot = self._slots[name]
@@ -231,12 +267,12 @@ class _Lane(threading.Thread):
             flight = slot.flights[index] = _Flight(credit)
             self._slab["episode"][credit.row] = credit.episode
             if credit.first_chunk == 0:
-                self._begin(f"resetting env {credit.env} to {credit.start}")
+                self._begin("resetting", slot)
+                slot.elapsed[index] = 0
                 with self.usage("simulate"):
                     slot.batch.reset(index, credit.start, credit.step_limit)
-                slot.elapsed[index] = 0
                 if credit.video:
-                    flight.video = VideoWriter(credit.video)
+                    flight.video = VideoWriter(Path(credit.video))
                     flight.video.add(slot.batch.picture(index))
                 fresh.append(index)
             else:
@@ -247,7 +283,7 @@ class _Lane(threading.Thread):
         """Render the envs and write their observations where their trajectories stand."""
         if not indices:
             return
-        self._begin(f"rendering envs of slot {slot.slot}")
+        self._begin("rendering", slot)
         with self.usage("render"):
             observations = slot.batch.observe(indices)
         for index, observation in zip(indices, observations, strict=True):
@@ -298,7 +334,7 @@ class _Lane(threading.Thread):
         places = [self._place(f) for f in flights]
         self._check_stamps(flights, rows, places)
         actions = self._slab["record.action"][rows, places]
-        self._begin(f"stepping envs {[f.credit.env for f in flights]} of slot {slot.slot}")
+        self._begin("stepping", slot)
         with self.usage("simulate"):
             result = chunk_step(slot.batch, slot.asked, actions, self._filming(slot))
         self._slab["reward"][rows, places] = result.reward
@@ -353,6 +389,7 @@ class _Lane(threading.Thread):
         """End trajectories whose last observation is bootstrapped, so it is rendered first."""
         if not cut:
             return
+        self._begin("rendering", slot)
         with self.usage("render"):
             observations = slot.batch.observe([index for index, _ in cut])
         for (index, end), observation in zip(cut, observations, strict=True):
@@ -381,19 +418,22 @@ class _Lane(threading.Thread):
         )
 
     def _join_newcomers(self, slot: _Slot) -> None:
-        """Starts that came for this slot while it was rendering are part of its next request."""
-        later = []
-        while True:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if item is not None and item[0] == slot.slot and isinstance(item[1], list):
-                self._launch(slot, item[1])
-            else:
-                later.append(item)
-        for item in later:
-            self._inbox.put(item)
+        """Starts that came for this slot while it was rendering are part of its next request.
+
+        What came for others waits in its order, before anything that comes later.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._later.append(self._inbox.get_nowait())
+        mine = [item for item in self._later if _starts_in(item, slot.slot)]
+        if mine:
+            self._later = deque(item for item in self._later if not _starts_in(item, slot.slot))
+            for _, credits in mine:
+                self._launch(slot, credits)
+
+
+def _starts_in(item: tuple[Slot, Any] | None, slot: Slot) -> bool:
+    return item is not None and item[0] == slot and isinstance(item[1], list)
 
 
 def stamp(episode: int, chunk: int) -> int:

@@ -105,6 +105,10 @@ class TrainerRole:
         """Its one time account."""
         return [self.usage]
 
+    def doing(self) -> list[str]:
+        """Nothing that the stack of its one thread does not tell."""
+        return []
+
     def _ingest(self, command: TrainMicroBatch) -> None:
         with self.usage("train"):
             self.learner.ingest(command.trajectories, self._slab)

@@ -40,7 +40,13 @@ class SlabLayout:
 
     @classmethod
     def make(
-        cls, *, rows: int, chunks: int, chunk: int, observation: Sequence[FieldSpec], record: Sequence[FieldSpec]
+        cls,
+        *,
+        rows: int,
+        chunks: int,
+        chunk: int,
+        observation: Sequence[FieldSpec],
+        record: Sequence[FieldSpec],
     ) -> "SlabLayout":
         """Lay the fields out (see ``learner.api.Slab`` for their meaning)."""
         r, t = rows, chunks
@@ -87,6 +93,4 @@ def create_memory(name: str, size: int) -> int:
 def map_slab(fd: int, layout: SlabLayout) -> dict[str, npt.NDArray[Any]]:
     """The fields as arrays over the shared memory (which stays mapped while they live)."""
     memory = mmap.mmap(fd, layout.size)
-    return {
-        f.name: np.ndarray(f.shape, dtype=f.dtype, buffer=memory, offset=f.offset) for f in layout.fields
-    }
+    return {f.name: np.ndarray(f.shape, dtype=f.dtype, buffer=memory, offset=f.offset) for f in layout.fields}

@@ -109,6 +109,8 @@ class EnvBatch(Protocol):
     a simulator that steps its whole batch at once (on a GPU) provides its own."""
 
     size: int
+    busy: int
+    """Index of the env at work, or of the last one that was: names it when it hangs or fails."""
 
     def reset(self, index: int, start: Start, step_limit: int) -> None:
         """``Env.reset`` of one env."""

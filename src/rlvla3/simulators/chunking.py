@@ -96,8 +96,10 @@ class SerialBatch:
     def __init__(self, envs: Sequence[Env]) -> None:
         self._envs = list(envs)
         self.size = len(self._envs)
+        self.busy = 0
 
     def _named(self, index: int, verb: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.busy = index
         try:
             return call(*arguments)
         except Exception as error:

@@ -1,9 +1,10 @@
-"""The process of one member: ``python -m rlvla3.runtime.local.member DESCRIPTOR``.
+"""The process of one member: ``python -m rlvla3.runtime.local.member NAME DESCRIPTOR CONTROLLER``.
 
 Reads its part from the socket, builds its role, then does what it is told. A thread of its own
 sends heartbeats and time accounts, so that a long computation does not look like a hang.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -12,13 +13,14 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
 
 from rlvla3.assembly import Part
-from rlvla3.messages import Event, Heartbeat, Member, MemberLost
+from rlvla3.messages import Heartbeat, Member, MemberLost
 from rlvla3.runtime.local.parts import build_role
 from rlvla3.runtime.local.transport import Assignment, MemberConnection, Shutdown, Telemetry
 from rlvla3.usage import Usage, merged
@@ -30,27 +32,40 @@ _PR_SET_PDEATHSIG = 1
 class Role(Protocol):
     """What the three roles have in common."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Set up; report ready."""
+        ...
 
-    def handle(self, command: object) -> None: ...
+    def handle(self, command: object) -> None:
+        """Do one command."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the end of the process would not."""
+        ...
 
-    def usages(self) -> list[Usage]: ...
+    def usages(self) -> list[Usage]:
+        """Time accounts of its threads."""
+        ...
+
+    def doing(self) -> list[str]:
+        """What its threads are at, a line each, where their stacks do not tell."""
+        ...
 
 
-def _die_with_parent() -> None:
+def _die_with(controller: int) -> None:
     """Have the kernel kill this process when the controller ends, however it ends."""
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != controller:
         os._exit(1)
 
 
 class _Pulse(threading.Thread):
     """Heartbeats and time accounts."""
 
-    def __init__(self, member: Member, send: Callable[[Any], None], usages: Callable[[], list[Usage]]) -> None:
+    def __init__(
+        self, member: Member, send: Callable[[Any], None], usages: Callable[[], list[Usage]]
+    ) -> None:
         super().__init__(name="pulse", daemon=True)
         self._member = member
         self._send = send
@@ -78,45 +93,70 @@ class _Pulse(threading.Thread):
         self._end.set()
 
 
-def _serve(role: Role, connection: MemberConnection) -> None:
-    role.start()
+def _messages(connection: MemberConnection) -> Iterator[Any]:
+    """Everything the controller sends, until it is gone."""
     while messages := connection.receive():
-        for message in messages:
-            if isinstance(message, Shutdown):
-                return
-            role.handle(message)
+        yield from messages
+
+
+def _show_work(role: Role) -> None:
+    """When asked (SIGUSR1), write all stacks to the log, then what each lane is doing."""
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        for line in role.doing():
+            print(line, file=sys.stderr)  # noqa: T201
+
+    faulthandler.unregister(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, tell)
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
+
+
+def _serve(role: Role, messages: Iterator[Any]) -> None:
+    role.start()
+    for message in messages:
+        if isinstance(message, Shutdown):
+            return
+        role.handle(message)
+
+
+def _fault(error: BaseException) -> str:
+    """The error in one line, then where it came from."""
+    first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
+    return f"{first}\n{traceback.format_exc()}"
 
 
 def main() -> int:
     """Run the member to its end; the exit code is 0 after a regular shutdown."""
-    _die_with_parent()
+    descriptor, controller = int(sys.argv[2]), int(sys.argv[3])
+    _die_with(controller)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    connection = MemberConnection(socket.socket(fileno=int(sys.argv[1])))
-    assignment = connection.receive()[0]
+    os.set_inheritable(descriptor, False)
+    connection = MemberConnection(socket.socket(fileno=descriptor))
+    messages = _messages(connection)
+    assignment = next(messages)
     assert isinstance(assignment, Assignment)
     part = msgspec.json.decode(assignment.text, type=Part)
-
-    def emit(event: Event) -> None:
-        connection.send(event)
+    for memory in (part.slab, part.rollout, part.evaluation):
+        os.set_inheritable(memory, False)
 
     def report(source: str, values: Mapping[str, float]) -> None:
         connection.send(Telemetry(member=part.member, source=source, values=dict(values)))
 
     try:
-        role = build_role(part, emit, report)
+        role = build_role(part, connection.send, report)
+        _show_work(role)
         pulse = _Pulse(part.member, connection.send, role.usages)
         pulse.start()
-        _serve(role, connection)
+        _serve(role, messages)
         pulse.stop()
         pulse.report()
         role.close()
-    except BrokenPipeError:
-        return 1
     except BaseException as error:
-        first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
-        emit(MemberLost(member=part.member, reason=f"{first}\n{traceback.format_exc()}"))
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            connection.send(MemberLost(member=part.member, reason=_fault(error)))
         return 1
     return 0
 

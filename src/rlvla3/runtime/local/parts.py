@@ -1,6 +1,5 @@
 """Builds a member's role from its part, in the member's own process."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -131,8 +130,3 @@ def _device(device: str, policy: str, threads: int) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
-
-
-def inherited(part: Part) -> tuple[int, ...]:
-    """Descriptors that the member's process must keep."""
-    return tuple(fd for fd in (part.slab, part.rollout, part.evaluation) if os.fstat(fd))

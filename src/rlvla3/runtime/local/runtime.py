@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,11 +22,13 @@ import msgspec
 
 from rlvla3.assembly import Assembly, Part
 from rlvla3.core.engine import Engine
+from rlvla3.core.health import Up
 from rlvla3.messages import (
     Command,
     Event,
     Member,
     MemberLost,
+    MemberReady,
     MemberReaped,
     ReplaceMember,
     ReportEvaluation,
@@ -44,6 +47,12 @@ _GRACE_S = 6.0
 """Time the last checkpoint may take after Ctrl-C; the previous one stays if it takes longer."""
 _GOODBYE_S = 2.0
 """Time members get to end by themselves."""
+_LAST_WRITE_S = 60.0
+"""Time the Trainer gets after a regular end: the best weights may still be on their way to disk."""
+_REAP_S = 0.05
+"""Longest wait for a killed process at a time; one that the kernel still holds is asked again."""
+_LAST_REAP_S = 5.0
+"""Longest wait for a killed process at the end of the run."""
 _WATCH_S = 0.25
 """Longest time between two looks at the observer."""
 
@@ -100,6 +109,7 @@ class LocalRuntime:
         self._order = count()
         self._stop: Stop | None = None
         self._interrupts = 0
+        self._budgeted = False
         self._memory: list[int] = []
         self.engine: Engine | None = None
 
@@ -126,8 +136,13 @@ class LocalRuntime:
             for member in topology.simulators + topology.generators + topology.trainers:
                 self._spawn(member)
             self._loop(self.engine)
+            self._show_lost_trainers(self.engine)
         assert self._stop is not None
         return self._stop
+
+    def pids(self) -> list[int]:
+        """Process ids of the members that are up."""
+        return [process.pid for process in self._processes.values()]
 
     def request_stop(self, reason: str) -> None:
         """Checkpoint, then end; from the thread that runs the loop or a signal handler."""
@@ -145,7 +160,10 @@ class LocalRuntime:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Have SIGINT and SIGTERM wake the loop."""
+        """Have SIGINT and SIGTERM wake the loop (only the main thread may take signals)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         reader, writer = socket.socketpair()
         with reader, writer:
             reader.setblocking(False)
@@ -187,6 +205,8 @@ class LocalRuntime:
                 self._feed(engine, Tick())
 
     def _exchange(self, engine: Engine, process: Process, mask: int) -> None:
+        if self._processes.get(process.member) is not process:
+            return
         if mask & selectors.EVENT_WRITE:
             process.connection.flush()
             self._watch(process)
@@ -215,6 +235,16 @@ class LocalRuntime:
         self._observer.on_event(event, engine, now_s)
         for command in commands:
             self._execute(command)
+        if isinstance(event, MemberReady):
+            self._start_budget(engine)
+
+    def _start_budget(self, engine: Engine) -> None:
+        """Time counts from the moment when every member that is left is ready."""
+        budget_s, state = self._assembly.config.budget_s, engine.health.state
+        if self._assembly.training and budget_s and not self._budgeted and Up.STARTING not in state.values():
+            self._budgeted = True
+            reason = f"the time budget of {budget_s:g} s is used up"
+            self._after(budget_s, lambda: self._events.append(StopRequested(reason=reason)))
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, ReplaceMember):
@@ -273,44 +303,89 @@ class LocalRuntime:
         )
         threads = {"generator": config.generator.threads, "trainer": config.trainer.threads}.get(role, 1)
         log = self._folder / "logs" / f"{member}.log"
-        process = Process(member, log, self._memory, threads)
+        try:
+            process = Process(member, log, self._memory, threads)
+        except OSError as error:
+            reason = f"its process cannot be started: {error.strerror}"
+            self._events.append(MemberLost(member=member, reason=reason))
+            return
         self._processes[member] = process
         self._selector.register(process.connection.socket, selectors.EVENT_READ, process)
         self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
 
     def _replace(self, command: ReplaceMember) -> None:
         """Let a member that hangs show where; then kill, reap and maybe start it anew."""
-        process = self._processes[command.member]
-        if process.wait(0) or "Traceback" in command.reason:
+        process = self._processes.get(command.member)
+        if process is None:
+            self._succeed(command, "")
+        elif process.wait(0) or "Traceback" in command.reason:
             self._bury(command, process)
         else:
             process.ask_for_stacks()
             self._after(_STACKS_S, lambda: self._bury(command, process))
 
     def _bury(self, command: ReplaceMember, process: Process) -> None:
-        if self._processes.get(command.member) is not process:
-            return
         process.kill()
+        if not process.wait(_REAP_S):
+            self._after(_REAP_S, lambda: self._bury(command, process))
+            return
         with contextlib.suppress(KeyError):
             self._selector.unregister(process.connection.socket)
         process.close()
         del self._processes[command.member]
-        self._observer.on_lost(command.member, command.reason, process.log_tail())
+        self._succeed(command, process.log_tail())
+
+    def _succeed(self, command: ReplaceMember, log: str) -> None:
+        """The member's process is gone: say so, and start the next one if there is to be one."""
+        self._observer.on_lost(command.member, command.reason, log)
         self._events.append(MemberReaped(member=command.member))
         if command.restart:
             self._spawn(command.member)
 
+    def _show_lost_trainers(self, engine: Engine) -> None:
+        """A lost Trainer ends the run and is not replaced: show where it was, unless it said so."""
+        assert self._stop is not None
+        for member in self._assembly.settings.topology.trainers:
+            process = self._processes.get(member)
+            if process is None or engine.health.state[member] is not Up.LOST:
+                continue
+            if "Traceback" in self._stop.reason:
+                continue
+            if not process.wait(0):
+                process.ask_for_stacks()
+                process.wait(_STACKS_S)
+            self._observer.on_lost(member, self._stop.reason, process.log_tail())
+
     def _end_members(self) -> None:
-        """Say goodbye, wait a little, kill what is left."""
-        for process in self._processes.values():
+        """Say goodbye, wait a little, kill what is left, whatever goes wrong meanwhile."""
+        processes = list(self._processes.values())
+        try:
+            self._say_goodbye(processes)
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait(_LAST_REAP_S)
+                process.close()
+            self._processes.clear()
+
+    def _say_goodbye(self, processes: list[Process]) -> None:
+        for process in processes:
             process.connection.send(Shutdown())
-        deadline_s = time.monotonic() + _GOODBYE_S
-        for process in self._processes.values():
-            while not process.wait(0.01) and time.monotonic() < deadline_s:
+        start_s, interrupts = time.monotonic(), self._interrupts
+        regular = self._stop is not None and not self._stop.failed and not interrupts
+        while processes and self._interrupts == interrupts:
+            waited_s = time.monotonic() - start_s
+            for process in processes:
                 self._drain(process)
-            process.kill()
-            process.close()
-        self._processes.clear()
+            processes = [p for p in processes if not p.wait(0) and waited_s < self._patience_s(p, regular)]
+            if processes:
+                processes[0].wait(_REAP_S)
+
+    def _patience_s(self, process: Process, regular: bool) -> float:
+        """How long a member may take to end."""
+        writes = process.member in self._assembly.settings.topology.trainers
+        return _LAST_WRITE_S if regular and writes else _GOODBYE_S
 
     def _drain(self, process: Process) -> None:
         """Read on, so that a member that is sending can come to its end."""
