@@ -215,9 +215,10 @@ class Monitor:
 
     def _loads(self, now_s: float) -> dict[str, float]:
         """Busy share of each role's members since the start."""
-        return {f"busy/{load.role}": load.busy for load in self._role_loads(now_s)}
+        return {f"busy/{load.role}": load.busy for load in self.role_loads(now_s)}
 
-    def _role_loads(self, now_s: float) -> tuple[RoleLoad, ...]:
+    def role_loads(self, now_s: float) -> tuple[RoleLoad, ...]:
+        """Busy and waiting parts of each role's time since the start."""
         topology = self._assembly.topology
         wall_s = max(self._elapsed_s(now_s), 1e-9)
         loads = []
@@ -258,7 +259,7 @@ class Monitor:
             max_lag=now.lag_max,
             queue_delay_ms=1000 * _ratio(now.queue_delay_s, now.requests),
             batch_fill=_ratio(now.samples, now.batches) / self._assembly.config.generator.max_batch_size,
-            loads=self._role_loads(now_s),
+            loads=self.role_loads(now_s),
         )
 
     def _left_s(self, engine: Engine, now_s: float) -> float:

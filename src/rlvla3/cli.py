@@ -1,0 +1,137 @@
+"""The command line: reads arguments, shows one line for what the user can mend."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlvla3.errors import UserError
+
+app = typer.Typer(
+    name="rlvla3",
+    help="Fully asynchronous reinforcement learning of vision-language-action policies in simulators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Recipe = Annotated[str, typer.Argument(help="Recipe name, or path of a YAML file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings as key.path=value.", show_default=False)
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).")]
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    folder: Folder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a used run folder.")] = False,
+    json: Json = None,
+) -> None:
+    """Train a policy by asynchronous reinforcement learning."""
+    from rlvla3.commands import training
+
+    training.command(recipe, overrides or [], folder, resume, json)
+
+
+@app.command()
+def sft(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    folder: Folder = None,
+    json: Json = None,
+) -> None:
+    """Warm-start a policy by supervised learning on scripted demonstrations."""
+    from rlvla3.commands import imitating
+
+    imitating.command(recipe, overrides or [], folder, json)
+
+
+@app.command("eval")
+def evaluate(
+    weights: Annotated[Path, typer.Argument(help="Run folder, checkpoint or exported folder.")],
+    overrides: Overrides = None,
+    videos: Annotated[Path | None, typer.Option(help="Folder for mp4 of evaluation.videos episodes.")] = None,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
+    ] = False,
+    json: Json = None,
+) -> None:
+    """Measure a policy's success on fixed held-out initial states."""
+    from rlvla3.commands import evaluating
+
+    evaluating.command(weights, overrides or [], videos, not newest, json)
+
+
+@app.command()
+def check(recipe: Recipe, overrides: Overrides = None, json: Json = None) -> None:
+    """Print every derived number of a recipe and warn of settings that do nothing or can stall."""
+    from rlvla3.commands import checking
+
+    checking.command(recipe, overrides or [], json)
+
+
+@app.command()
+def doctor(json: Json = None) -> None:
+    """Look at this machine: versions, GL, cores, memory, and what to do about them."""
+    from rlvla3.commands import examining
+
+    examining.command(json)
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="schedule: the scheduling benchmark.")],
+    only: Annotated[str, typer.Option(help="One case: ss, rollout_only, aa or aa_2gen.")] = "",
+    updates: Annotated[
+        int | None, typer.Option(min=1, help="Versions measured in each case (default: about 22 s of them).")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Measure this installation against known bounds; exit code 1 if one is missed."""
+    from rlvla3.commands import benching
+
+    benching.command(what, only, updates, json)
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="Run folder or checkpoint.")],
+    folder: Annotated[Path, typer.Argument(help="New folder.")],
+    newest: Annotated[
+        bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
+    ] = False,
+) -> None:
+    """Write a policy's weights, with all that is needed to use them, as a folder of its own."""
+    from rlvla3.learner import checkpoint
+
+    checkpoint.export(source, folder, averaged=not newest)
+    typer.echo(f"{folder}: written from {checkpoint.find(source)}")
+
+
+@app.command()
+def demo(
+    recipe: Annotated[str, typer.Argument(help="Recipe of the demonstration.")] = "demo",
+    overrides: Overrides = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Run folder.")] = Path("runs/demo"),
+    baselines: Annotated[bool, typer.Option(help="Measure the scaled clone and more cloning too.")] = True,
+    json: Json = None,
+) -> None:
+    """From nothing to a trained policy: demonstrations, warm start, PPO, success before and after."""
+    from rlvla3.commands import demonstrating
+
+    demonstrating.command(recipe, overrides or [], folder, baselines, json)
+
+
+def main(arguments: Any = None) -> None:
+    """Run the command line; what a user can mend is one line and exit code 2."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        app(arguments)
+    except UserError as error:
+        typer.echo(f"rlvla3: {error}", err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,1 @@
+"""What each command does; ``cli`` only reads the command line."""

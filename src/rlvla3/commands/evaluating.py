@@ -1,0 +1,83 @@
+"""``rlvla3 eval``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rlvla3.commands.running import evaluate
+from rlvla3.config import Config
+from rlvla3.config_loading import load
+from rlvla3.learner import checkpoint
+from rlvla3.metrics import Row, wilson, write_figures
+from rlvla3.monitor import EvaluationResult
+
+
+def command(
+    weights: Path, overrides: Sequence[str], videos: Path | None, averaged: bool, json: Path | None
+) -> None:
+    """Evaluate with the configuration that the weights were saved with."""
+    config = saved_config(weights, overrides)
+    if videos is not None:
+        videos.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="rlvla3-eval-") as folder:
+        result = evaluate(
+            config, weights, Path(folder), averaged=averaged, videos=str(videos) if videos else ""
+        )
+    show(result)
+    if json is not None:
+        write_figures(json, figures(result))
+
+
+def saved_config(weights: Path, overrides: Sequence[str]) -> Config:
+    """The configuration stored with a policy, with overrides."""
+    source = checkpoint.find(weights)
+    with TemporaryDirectory(prefix="rlvla3-config-") as folder:
+        # JSON is YAML, so the stored text goes through the same reader as a recipe.
+        path = Path(folder) / "config.yaml"
+        path.write_text(checkpoint.describe(source).config, encoding="utf-8")
+        return load(Config, path, list(overrides), Path(folder))
+
+
+def figures(result: EvaluationResult) -> list[Row]:
+    """The headline, its interval, and each task."""
+    low, high = result.interval
+    rows = [
+        Row(name="success_rate", value=result.rate, unit="", bound=None),
+        Row(name="success_rate/low", value=low, unit="", bound=None),
+        Row(name="success_rate/high", value=high, unit="", bound=None),
+        Row(name="episodes", value=float(len(result.success)), unit="", bound=None),
+    ]
+    for task, name in enumerate(result.tasks):
+        outcomes = result.of_task(task)
+        rows.append(
+            Row(name=f"success_rate/{name}", value=sum(outcomes) / len(outcomes), unit="", bound=None)
+        )
+    return rows
+
+
+def show(result: EvaluationResult) -> None:
+    """A table for each task, then the one headline."""
+    table = Table()
+    for title in ("task", "success", "95 % interval", "episodes", "mean sub-steps"):
+        table.add_column(title, justify="left" if title == "task" else "right")
+    for task, name in enumerate(result.tasks):
+        outcomes = result.of_task(task)
+        low, high = wilson(sum(outcomes), len(outcomes))
+        steps = [n for n, t in zip(result.sub_steps, result.task_of, strict=True) if t == task]
+        rate = sum(outcomes) / len(outcomes)
+        table.add_row(
+            name,
+            f"{rate:.1%}",
+            f"{low:.1%} - {high:.1%}",
+            str(len(outcomes)),
+            f"{sum(steps) / len(steps):.1f}",
+        )
+    Console().print(table)
+    low, high = result.interval
+    typer.echo(
+        f"success_rate {result.rate:.1%}, n = {len(result.success)}, 95 % interval {low:.1%} - {high:.1%}"
+    )

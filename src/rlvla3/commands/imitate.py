@@ -1,0 +1,82 @@
+"""The supervised warm start: collect demonstrations, fit the policy to them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rlvla3 import demonstrations
+from rlvla3.assembly import Assembly
+from rlvla3.config import Config
+from rlvla3.demonstrations import Dataset
+from rlvla3.learner import checkpoint
+from rlvla3.learner.checkpoint import Description, Kept
+from rlvla3.learner.registry import LearnerContext, learner_class
+
+DATASET = "demonstrations.safetensors"
+
+
+def collect(config: Config, folder: Path) -> Dataset:
+    """The demonstrations of a recipe, from the folder if they are there already.
+
+    Raises:
+        UserError: no expert, or the stored ones were made by another simulator set-up.
+    """
+    path = folder / DATASET
+    assembly = Assembly(config, training=False)
+    if path.exists():
+        return demonstrations.load(path, assembly.spec.fingerprint)
+    wanted = config.imitation.demonstrations
+    dataset = demonstrations.collect(
+        config.simulator.kind,
+        config.simulator.options.model_dump(),
+        range(len(assembly.spec.tasks)),
+        wanted.per_task,
+        wanted.speed,
+        wanted.noise,
+        wanted.stride,
+        config.simulator.chunk,
+        config.seed,
+        wanted.workers,
+    )
+    demonstrations.save(dataset, path)
+    return dataset
+
+
+def fit(
+    config: Config,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    weights: str = "",
+    report: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> Path:
+    """Fit the policy to demonstrations; returns the checkpoint folder of its weights.
+
+    ``weights``: a policy to go on from; its normalisation statistics are kept then.
+    """
+    from rlvla3.learner.imitation import Demonstrations
+
+    assembly = Assembly(config, training=False)
+    context = LearnerContext(
+        policy=assembly.policy,
+        algorithm=None,
+        device=_device(config.trainer.device),
+        seed=config.seed,
+        streaming=False,
+        recompute_values=False,
+        weights=weights,
+    )
+    learner = learner_class("imitation").build(config.imitation.options, context)
+    data = Demonstrations(observation=dataset.observation, task=dataset.task, actions=dataset.actions)
+    learner.run(data, fit_processors=not weights, report=lambda p: report(p.step, p.steps, p.loss))
+    description = Description(
+        version=0, score=None, fingerprint=assembly.fingerprint(), config=config.model_dump_json()
+    )
+    return Kept(folder / checkpoint.CHECKPOINTS, 1).save_best(learner.model.arrays(), description)
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device

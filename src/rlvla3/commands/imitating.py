@@ -1,0 +1,38 @@
+"""``rlvla3 sft``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from rlvla3.commands import imitate
+from rlvla3.config import load_config
+from rlvla3.config_loading import dump
+from rlvla3.metrics import Row, write_figures
+from rlvla3.run_folder import RunFolder
+
+
+def command(recipe: str, overrides: Sequence[str], folder: Path | None, json: Path | None) -> None:
+    """Collect demonstrations (kept in the run folder) and fit the policy."""
+    config = load_config(recipe, list(overrides))
+    path = folder or Path("runs") / f"{config.name}-sft"
+    losses: list[float] = []
+
+    def report(step: int, steps: int, loss: float) -> None:
+        losses.append(loss)
+        if step % max(steps // 10, 1) == 0:
+            typer.echo(f"warm start {step}/{steps}: loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
+
+    with RunFolder.create(path) as run:
+        run.describe(dump(config))
+        dataset = imitate.collect(config, run.path)
+        typer.echo(f"{len(dataset.lengths)} demonstrations, {len(dataset.task)} samples")
+        weights = imitate.fit(config, dataset, run.path, report=report)
+    typer.echo(f"weights in {weights}")
+    if json is not None:
+        rows = [
+            Row(name="demonstrations", value=float(len(dataset.lengths)), unit="episodes", bound=None),
+            Row(name="samples", value=float(len(dataset.task)), unit="", bound=None),
+            Row(name="loss", value=sum(losses[-20:]) / len(losses[-20:]), unit="", bound=None),
+        ]
+        write_figures(json, rows)

@@ -1,0 +1,96 @@
+"""What all commands share that start a run: sinks, display, the runtime, the outcome."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvla3.assembly import Assembly
+from rlvla3.config import Config
+from rlvla3.core.engine import Engine
+from rlvla3.errors import UserError
+from rlvla3.learner import checkpoint
+from rlvla3.messages import Stop
+from rlvla3.metrics import JsonLines, Metrics, Sink, TensorBoard, WeightsAndBiases
+from rlvla3.monitor import EvaluationResult, Monitor
+from rlvla3.progress import Display
+from rlvla3.run_folder import RunFolder
+from rlvla3.runtime.local.runtime import LocalRuntime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A run that ended."""
+
+    stop: Stop
+    monitor: Monitor
+    engine: Engine
+
+
+def sinks(config: Config, folder: RunFolder) -> Metrics:
+    """Where the run's figures go."""
+    found: list[Sink] = [JsonLines(folder.metrics)]
+    if config.log.tensorboard:
+        found.append(TensorBoard(folder.tensorboard))
+    if config.log.wandb != "off":
+        found.append(WeightsAndBiases(folder.path, config.name, config.log.wandb, config.model_dump()))
+    return Metrics(found)
+
+
+def train(config: Config, folder: RunFolder, *, resume: bool, phase: str = "train") -> Outcome:
+    """Train in a locked run folder.
+
+    Raises:
+        UserError: the checkpoint to resume from cannot be used, or a member failed for good.
+    """
+    assembly = Assembly(config)
+    start = None
+    if resume:
+        path = checkpoint.find(folder.path, resume=True)
+        checkpoint.verify(path)
+        checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+        start = (path, json.loads(checkpoint.engine_state(path)))
+    elif config.weights:
+        loaded = checkpoint.describe(checkpoint.find(Path(config.weights)))
+        checkpoint.check_fingerprint(Path(config.weights), loaded.fingerprint, assembly.fingerprint())
+    with ExitStack() as stack:
+        metrics = stack.enter_context(sinks(config, folder))
+        display = stack.enter_context(Display())
+        monitor = Monitor(assembly, metrics, display, phase)
+        runtime = LocalRuntime(assembly, folder.path, monitor, resume=start)
+        return _finish(runtime, monitor)
+
+
+def evaluate(
+    config: Config,
+    weights: Path,
+    folder: Path,
+    *,
+    averaged: bool = True,
+    videos: str = "",
+    phase: str = "eval",
+) -> EvaluationResult:
+    """Evaluate a policy on the configured held-out states, each episode once.
+
+    Raises:
+        UserError: the policy was made for another set-up, or the run failed.
+    """
+    assembly = Assembly(config, training=False, videos=videos)
+    source = checkpoint.find(weights)
+    checkpoint.verify(source)
+    checkpoint.check_fingerprint(source, checkpoint.describe(source).fingerprint, assembly.fingerprint())
+    with Display() as display:
+        monitor = Monitor(assembly, Metrics([]), display, phase)
+        runtime = LocalRuntime(assembly, folder, monitor, weights=str(source), averaged=averaged)
+        _finish(runtime, monitor)
+    if not monitor.results:
+        raise UserError("the evaluation was stopped before all episodes had ended; run it again")
+    return monitor.results[0]
+
+
+def _finish(runtime: LocalRuntime, monitor: Monitor) -> Outcome:
+    stop = runtime.run()
+    assert runtime.engine is not None
+    if stop.failed:
+        raise UserError(f"the run ended early: {stop.reason}")
+    return Outcome(stop=stop, monitor=monitor, engine=runtime.engine)

@@ -1,0 +1,55 @@
+"""``rlvla3 train``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from rlvla3.commands.running import Outcome, train
+from rlvla3.config import Config, load_config
+from rlvla3.config_loading import dump
+from rlvla3.metrics import Row, write_figures
+from rlvla3.run_folder import RunFolder
+
+
+def command(
+    recipe: str, overrides: Sequence[str], folder: Path | None, resume: bool, json: Path | None
+) -> None:
+    """Train; with ``resume`` the run folder's own configuration is what overrides apply to."""
+    config = load_config(recipe, list(overrides))
+    path = folder or Path("runs") / config.name
+    with RunFolder.open(path) if resume else RunFolder.create(path) as run:
+        if resume:
+            config = load_config(str(run.config), list(overrides))
+        run.describe(dump(config))
+        outcome = train(config, run, resume=resume)
+        rows = figures(config, outcome)
+        run.write_summary({row.name: row.value for row in rows})
+    typer.echo(f"{outcome.stop.reason}; run folder {path}")
+    if json is not None:
+        write_figures(json, rows)
+
+
+def figures(config: Config, outcome: Outcome) -> list[Row]:
+    """What a training run is judged by."""
+    statistics, monitor = outcome.engine.statistics, outcome.monitor
+    seconds = max(monitor.seconds, 1e-9)
+    rows = [
+        Row(name="versions", value=float(outcome.engine.intake.version), unit="", bound=None),
+        Row(name="seconds", value=seconds, unit="s", bound=None),
+        Row(name="env_steps", value=float(statistics.sub_steps), unit="sub-steps", bound=None),
+        Row(name="steps_per_s", value=statistics.sub_steps / seconds, unit="sub-steps/s", bound=None),
+        Row(
+            name="trained_steps_per_s",
+            value=statistics.trained_sub_steps / seconds,
+            unit="sub-steps/s",
+            bound=None,
+        ),
+        Row(
+            name="lag_max", value=float(statistics.lag_max), unit="versions", bound=float(config.schedule.lag)
+        ),
+    ]
+    if monitor.results:
+        last = monitor.results[-1]
+        rows.append(Row(name="success_rate", value=last.rate, unit="", bound=None))
+    return rows
