@@ -4,6 +4,7 @@ Neither needs GL, downloads or another package, and a sub-step costs microsecond
 ``delay``, the latency that was asked for).
 """
 
+import math
 import os
 import signal
 import threading
@@ -33,6 +34,8 @@ from rlvla3.simulators.synthetic_reach import (
 SPLITS = ("train", "held_out", "demonstration")
 _IMAGE_SIZE = 32
 _LATENCY, _PLACES = 0, 1
+_BLOCK = 64
+"""Sub-steps whose latencies are drawn together."""
 
 
 class Fault(Settings):
@@ -139,16 +142,22 @@ def _random(seed: int, start: Start, use: int, step: int) -> np.random.Generator
 
 def latency_s(settings: SyntheticSettings, start: Start, step: int) -> float:
     """Latency in seconds of sub-step ``step`` of the episode ``start``: a pure function of its arguments."""
+    return _latencies_s(settings, start, step // _BLOCK)[step % _BLOCK]
+
+
+def _latencies_s(settings: SyntheticSettings, start: Start, block: int) -> list[float]:
+    """Latencies of ``_BLOCK`` sub-steps: a random generator for each would cost more than the draw."""
     mean_s = _each(settings.mean_ms, len(settings.tasks))[start.task] / 1000
     if settings.latency == "constant" or mean_s == 0:
-        return float(mean_s)
-    random = _random(settings.seed, start, _LATENCY, step)
+        return [float(mean_s)] * _BLOCK
+    random = _random(settings.seed, start, _LATENCY, block)
     if settings.latency == "log_normal":
-        variance = np.log1p(settings.cv**2)
-        return float(mean_s * np.exp(np.sqrt(variance) * random.standard_normal() - variance / 2))
+        variance = math.log1p(settings.cv**2)
+        normal = random.standard_normal(_BLOCK)
+        return (mean_s * np.exp(math.sqrt(variance) * normal - variance / 2)).tolist()  # type: ignore[no-any-return]
     # Pareto with shape a has mean a/(a-1) and cv² = 1/(a(a-2)) for a scale of 1.
-    shape = 1 + np.sqrt(1 + settings.cv**-2)
-    return float(mean_s * (shape - 1) / shape * (1 + random.pareto(shape)))
+    shape = 1 + math.sqrt(1 + settings.cv**-2)
+    return (mean_s * (shape - 1) / shape * (1 + random.pareto(shape, _BLOCK))).tolist()  # type: ignore[no-any-return]
 
 
 class _SyntheticEnv:
@@ -230,15 +239,21 @@ class DelayEnv(_SyntheticEnv):
     def __init__(self, settings: SyntheticSettings) -> None:
         super().__init__(settings)
         self._action = np.zeros(settings.action_dim, np.float32)
+        self._latencies_s: list[float] = []
+        """Of the block of sub-steps that the present one belongs to."""
 
     def reset(self, start: Start, step_limit: int) -> None:
         """Go to ``start``."""
         self._action = np.zeros(self._settings.action_dim, np.float32)
+        self._latencies_s = _latencies_s(self._settings, start, 0)
         super().reset(start, step_limit)
 
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
         self._action = action.astype(np.float32)
-        pause_s = latency_s(self._settings, self._start, self._steps)
+        place = self._steps % _BLOCK
+        if place == 0:
+            self._latencies_s = _latencies_s(self._settings, self._start, self._steps // _BLOCK)
+        pause_s = self._latencies_s[place]
         if pause_s > 0:
             time.sleep(pause_s)
         return self._settings.constant_reward, self._steps == self._settings.success_at

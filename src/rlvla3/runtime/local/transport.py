@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,7 +11,8 @@ import msgspec
 from rlvla3.messages import Command, Event, Member
 
 _FRAME = struct.Struct("<IB")
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Bytes of one read; a larger buffer would be mapped and unmapped at every call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ Message = Event | Command | Telemetry | Assignment | Shutdown
 
 _TYPES: tuple[type, ...] = get_args(Message)
 _NUMBERS = {kind: number for number, kind in enumerate(_TYPES)}
-_DECODERS = [msgspec.msgpack.Decoder(kind) for kind in _TYPES]
+_DECODERS: list[msgspec.msgpack.Decoder[Any]] = [msgspec.msgpack.Decoder(kind) for kind in _TYPES]
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -54,21 +54,22 @@ class Frames:
     """Cuts a byte stream into messages."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[Any]:
+    def feed(self, data: bytes) -> list[Any]:
         """The messages that are complete with ``data``."""
-        buffer = self._buffer
-        buffer += data
-        position = 0
-        while len(buffer) - position >= _FRAME.size:
-            length, number = _FRAME.unpack_from(buffer, position)
-            end = position + _FRAME.size + length
-            if len(buffer) < end:
+        if self._rest:
+            data = self._rest + data
+        messages, position, size = [], 0, len(data)
+        while size - position >= _FRAME.size:
+            length, number = _FRAME.unpack_from(data, position)
+            start = position + _FRAME.size
+            if size - start < length:
                 break
-            yield _DECODERS[number].decode(memoryview(buffer)[position + _FRAME.size : end].tobytes())
-            position = end
-        del buffer[:position]
+            position = start + length
+            messages.append(_DECODERS[number].decode(data[start:position]))
+        self._rest = data[position:]
+        return messages
 
 
 class MemberConnection:
@@ -95,7 +96,7 @@ class MemberConnection:
             data = self._socket.recv(_CHUNK)
             if not data:
                 return []
-            messages = list(self._frames.feed(data))
+            messages = self._frames.feed(data)
             if messages:
                 return messages
 
@@ -138,7 +139,7 @@ class ControllerConnection:
             return []
         except OSError:
             return None
-        return list(self._frames.feed(data)) if data else None
+        return self._frames.feed(data) if data else None
 
     def close(self) -> None:
         """Close the socket."""
