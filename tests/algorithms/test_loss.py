@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvla3.algorithms.loss import clipped_policy_loss, masked_mean, value_loss
+from rlvla3.algorithms.loss import clipped_policy_loss, importance_ratio, masked_mean, value_loss
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 0.0, "log_ratio_limit": 20.0}
 RATIOS = torch.tensor([1.5, 0.5, 1.5, 0.5])
@@ -73,6 +73,12 @@ def _both_losses(rubbish: float):
 def test_masked_positions_change_no_bit(rubbish) -> None:
     for clean, dirty in zip(_both_losses(0.0), _both_losses(rubbish), strict=True):
         assert torch.equal(clean, dirty)
+
+
+def test_the_ratio_is_one_where_masked() -> None:
+    rubbish = torch.tensor([float("nan"), 0.0, 1.0])
+    mask = torch.tensor([False, False, True])
+    assert importance_ratio(rubbish, rubbish.flip(0), mask, 20.0).tolist()[:2] == [1.0, 1.0]
 
 
 def test_value_loss_by_hand() -> None:

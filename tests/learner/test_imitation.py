@@ -25,7 +25,7 @@ def imitation(seed: int = 0, **settings) -> Imitation:
 
 def test_it_learns_the_demonstrated_actions() -> None:
     data = demonstrations()
-    learned = imitation(steps=250, batch=32, lr=3e-3, warm_up=10)
+    learned = imitation(steps=120, batch=32, lr=5e-3, warm_up=10)
     losses = []
     final = learned.run(data, report=lambda p: losses.append(p.loss))
     assert final < 0.5 * losses[0]

@@ -88,23 +88,25 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
     assert same(*results)
 
 
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("field", ["reward", "record.log_prob", "record.chain_to"])
-def test_an_update_that_is_not_finite_changes_no_bit(streaming, field) -> None:
-    trained = learner(streaming=streaming)
-    step(trained, 0)
-    untouched = learner(streaming=streaming)
-    step(untouched, 0)
-    _, slab = bandit.rollout(trained.model, 12, 2, version=1, first=12)
+def test_an_update_that_is_not_finite_changes_no_bit(field, streaming, before) -> None:
+    """Small minibatches: steps were made before the one broken chunk is met."""
+    trained, untouched = (learner(streaming=streaming, minibatch=2, epochs=1) for _ in range(2))
+    for update in range(before):
+        step(trained, 4 * update, rows=4)
+        step(untouched, 4 * update, rows=4)
+    _, slab = bandit.rollout(trained.model, 4, 2, version=before, first=40)
     broken = slab[field].copy()
-    broken[5] = np.nan
-    report = step(trained, 12, **{field: broken})
+    broken[2, 1] = np.nan
+    report = step(trained, 40, rows=4, **{field: broken})
     assert report.skipped
     assert report.metrics["skipped_updates"] == 1.0
-    assert trained.version == 1
+    assert trained.version == before
     assert same(trained, untouched)
-    assert not step(trained, 24).skipped
-    assert not step(untouched, 24).skipped
+    assert not step(trained, 80, rows=4).skipped
+    assert not step(untouched, 80, rows=4).skipped
     assert same(trained, untouched)
 
 

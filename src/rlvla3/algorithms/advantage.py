@@ -65,17 +65,13 @@ def generalised_advantage(
     chunks = reward.shape[1]
     mask = valid_mask(length, chunks)
     zero = torch.zeros((), dtype=reward.dtype, device=reward.device)
-    reward = torch.where(mask, reward, zero)
-    value = torch.where(mask, value, zero)
     after = torch.where(terminated, zero, bootstrap_value)
     advantages = torch.zeros_like(reward)
     running = torch.zeros_like(after)
     for t in range(chunks - 1, -1, -1):
-        last = length == t + 1
-        following = after if t + 1 == chunks else torch.where(last, after, value[:, t + 1])
+        following = after if t + 1 == chunks else torch.where(length == t + 1, after, value[:, t + 1])
         delta = reward[:, t] + gamma * following - value[:, t]
-        running = delta + gamma * gae_lambda * torch.where(last, zero, running)
-        running = torch.where(mask[:, t], running, zero)
+        running = torch.where(mask[:, t], delta + gamma * gae_lambda * running, zero)
         advantages[:, t] = running
     return advantages, torch.where(mask, advantages + value, zero)
 
