@@ -5,7 +5,6 @@ context belongs to the thread that made it). One lane steps its slots in turn; s
 envs that wait (for a device, a network, an emulated delay) wait at the same time.
 """
 
-import contextlib
 import queue
 import threading
 import time
@@ -30,6 +29,7 @@ from rlvla3.messages import (
     MemberLost,
     MemberReady,
     ObservationReady,
+    Row,
     Slot,
     StartTrajectories,
     TrajectoryReady,
@@ -179,8 +179,8 @@ class _Lane(threading.Thread):
         self._slots: dict[Slot, _Slot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
-            name.removeprefix("observation.")
-            for name in slab
+            (name.removeprefix("observation."), array)
+            for name, array in slab.items()
             if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
         ]
         self._later: deque[tuple[Slot, Any] | None] = deque()
@@ -220,8 +220,7 @@ class _Lane(threading.Thread):
         self._doing = ""
         if self._later:
             return self._later.popleft()
-        with self.usage("wait"):
-            return self._inbox.get()
+        return self._inbox.get()
 
     def _build(self) -> None:
         for plan in self._plans:
@@ -295,17 +294,17 @@ class _Lane(threading.Thread):
         if credit.channel == "evaluation":
             at %= self._chunks
         row = credit.row
-        for field in self._observation:
-            self._slab[f"observation.{field}"][row, at] = observation[field]
+        for field, array in self._observation:
+            array[row, at] = observation[field]
         self._slab["observation.task"][row, at] = credit.start.task
         limit = credit.step_limit
         self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0
         self._slab["chunk_index"][row, at] = credit.first_chunk + flight.position
 
     def _post(self, slot: _Slot) -> None:
-        slot.asked = sorted(slot.flights)
-        if not slot.asked:
+        if not slot.flights:
             return
+        slot.asked = sorted(slot.flights)
         slot.seq += 1
         slot.waiting = True
         flights = [slot.flights[i] for i in slot.asked]
@@ -330,26 +329,28 @@ class _Lane(threading.Thread):
             raise RuntimeError(f"slot {slot.slot} waits for actions {slot.seq}, got those of {seq}")
         slot.waiting = False
         flights = [slot.flights[i] for i in slot.asked]
-        rows = [f.credit.row for f in flights]
-        places = [self._place(f) for f in flights]
-        self._check_stamps(flights, rows, places)
-        actions = self._slab["record.action"][rows, places]
+        places = [(f.credit.row, self._place(f)) for f in flights]
+        self._check_stamps(flights, places)
+        actions = _gather(self._slab["record.action"], places)
         self._begin("stepping", slot)
         with self.usage("simulate"):
             result = chunk_step(slot.batch, slot.asked, actions, self._filming(slot))
-        self._slab["reward"][rows, places] = result.reward
-        self._slab["sub_steps"][rows, places] = result.sub_steps
+        reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
+        for i, place in enumerate(places):
+            reward[place] = result.reward[i]
+            sub_steps[place] = result.sub_steps[i]
         going = self._finish(slot, result)
         self._render(slot, going)
         self._join_newcomers(slot)
         self._post(slot)
 
-    def _check_stamps(self, flights: list[_Flight], rows: list[Any], places: list[int]) -> None:
+    def _check_stamps(self, flights: list[_Flight], places: list[tuple[Row, int]]) -> None:
         """The records must be those asked for: (episode, chunk) as the Generator wrote them."""
+        stamps = self._slab["stamp"]
         wanted = [stamp(f.credit.episode, f.credit.first_chunk + f.position) for f in flights]
-        found = self._slab["stamp"][rows, places]
-        if not np.array_equal(found, wanted):
-            raise RuntimeError(f"action records {found.tolist()} where {wanted} were asked for")
+        found = [int(stamps[place]) for place in places]
+        if found != wanted:
+            raise RuntimeError(f"action records {found} where {wanted} were asked for")
 
     def _filming(self, slot: _Slot) -> Callable[[int], None] | None:
         if not any(flight.video for flight in slot.flights.values()):
@@ -368,15 +369,16 @@ class _Lane(threading.Thread):
         for i, index in enumerate(slot.asked):
             flight = slot.flights[index]
             flight.position += 1
-            flight.sub_steps += int(result.sub_steps[i])
-            slot.elapsed[index] += int(result.sub_steps[i])
-            flight.reward += float(result.reward[i].sum())
+            sub_steps, truncated = int(result.sub_steps[i]), result.truncated[i]
+            flight.sub_steps += sub_steps
+            slot.elapsed[index] += sub_steps
+            flight.reward += sum(result.reward[i].tolist())
             flight.success |= bool(result.success[i])
             if result.terminated[i]:
                 self._end(slot, index, "terminated")
-            elif result.truncated[i] and flight.credit.channel == "evaluation":
+            elif truncated and flight.credit.channel == "evaluation":
                 self._end(slot, index, "truncated")
-            elif result.truncated[i]:
+            elif truncated:
                 cut.append((index, "truncated"))
             elif flight.position == self._chunks and flight.credit.channel == "rollout":
                 cut.append((index, "segment"))
@@ -422,14 +424,25 @@ class _Lane(threading.Thread):
 
         What came for others waits in its order, before anything that comes later.
         """
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._later.append(self._inbox.get_nowait())
-        mine = [item for item in self._later if _starts_in(item, slot.slot)]
+        while not self._inbox.empty():
+            self._later.append(self._inbox.get_nowait())
+        if not self._later:
+            return
+        mine = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]
         if mine:
             self._later = deque(item for item in self._later if not _starts_in(item, slot.slot))
-            for _, credits in mine:
+            for credits in mine:
                 self._launch(slot, credits)
+
+
+def _gather(array: npt.NDArray[Any], places: list[tuple[Row, int]]) -> npt.NDArray[Any]:
+    """[n, ...]: the entries at ``places``; for one place a view, since indexing with lists is slow."""
+    if len(places) == 1:
+        row, chunk = places[0]
+        return array[row : row + 1, chunk]
+    rows, chunks = zip(*places, strict=True)
+    found: npt.NDArray[Any] = array[list(rows), list(chunks)]
+    return found
 
 
 def _starts_in(item: tuple[Slot, Any] | None, slot: Slot) -> bool:

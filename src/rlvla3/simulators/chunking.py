@@ -1,5 +1,6 @@
 """The one chunk-step, and envs stepped one after the other as a batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,25 +50,34 @@ def chunk_step(
     _check_actions(indices, actions)
     n, chunk = actions.shape[:2]
     reward = np.zeros((n, chunk), np.float32)
-    sub_steps = np.zeros(n, np.int32)
-    terminated, truncated, success = (np.zeros(n, np.bool_) for _ in range(3))
+    # Plain lists while stepping: numbers one at a time are slow in arrays.
+    sub_steps = [0] * n
+    terminated, truncated, success = [False] * n, [False] * n, [False] * n
+    running = list(range(n))
     for sub_step in range(chunk):
-        running = [i for i in range(n) if not (terminated[i] or truncated[i])]
-        if not running:
-            break
-        steps = batch.step([indices[i] for i in running], actions[running, sub_step])
+        if len(running) == n:
+            steps = batch.step(indices, actions[:, sub_step])
+        else:
+            steps = batch.step([indices[i] for i in running], actions[running, sub_step])
         for i, step in zip(running, steps, strict=True):
-            if not np.isfinite(step.reward):
+            if not math.isfinite(step.reward):
                 raise ValueError(f"env {indices[i]}: reward of sub-step {sub_step} is {step.reward}")
             reward[i, sub_step] = step.reward
             sub_steps[i] += 1
-            success[i] |= step.success
+            success[i] = success[i] or step.success
             terminated[i] = step.terminated
             truncated[i] = step.truncated and not step.terminated
             if on_sub_step is not None:
                 on_sub_step(indices[i])
+        running = [i for i in running if not (terminated[i] or truncated[i])]
+        if not running:
+            break
     return ChunkResult(
-        reward=reward, sub_steps=sub_steps, terminated=terminated, truncated=truncated, success=success
+        reward=reward,
+        sub_steps=np.array(sub_steps, np.int32),
+        terminated=np.array(terminated, np.bool_),
+        truncated=np.array(truncated, np.bool_),
+        success=np.array(success, np.bool_),
     )
 
 
