@@ -5,6 +5,7 @@ are disjoint by writer (Simulator or Generator), so no lock is needed; ``stamp``
 record in a place is the one that was asked for.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlvla3.doctor import usable_memory
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 
@@ -78,16 +80,29 @@ def create_memory(name: str, size: int) -> int:
         UserError: the machine has not that much memory left.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    if size:
-        try:
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            os.close(fd)
-            raise UserError(
-                f"{name}: {size / 2**20:.0f} MiB of shared memory cannot be reserved ({error.strerror}); "
-                "lower trainer.batch, trainer.chunks or the image size"
-            ) from error
+    try:
+        reserve(fd, size)
+    except OSError as error:
+        os.close(fd)
+        raise UserError(
+            f"{name}: {size / 2**20:.0f} MiB of shared memory cannot be reserved ({error.strerror}); "
+            "lower trainer.batch, trainer.chunks or the image size"
+        ) from error
     return fd
+
+
+def reserve(fd: int, size: int) -> None:
+    """Give a memfd ``size`` bytes, all of them taken now.
+
+    The kernel would hand out pages until it kills something, so what is there is looked at first.
+
+    Raises:
+        OSError: the machine has not that much memory left.
+    """
+    if size > usable_memory():
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if size:
+        os.posix_fallocate(fd, 0, size)
 
 
 def map_slab(fd: int, layout: SlabLayout) -> dict[str, npt.NDArray[Any]]:

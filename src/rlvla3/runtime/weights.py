@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.messages import Version
+from rlvla3.runtime.payloads import reserve
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -53,7 +54,7 @@ class WeightBuffers:
         header["start"] = start
         text = json.dumps(header).encode()
         try:
-            os.posix_fallocate(fd, 0, start + buffers * size)
+            reserve(fd, start + buffers * size)
         except OSError as error:
             raise UserError(
                 f"weights: {buffers} x {size / 2**20:.0f} MiB of shared memory cannot be reserved "
@@ -76,9 +77,14 @@ class WeightBuffers:
         return cls(fd, json.loads(os.pread(fd, length, 8)))
 
     def write(self, buffer: int, version: Version, weights: Arrays) -> int:
-        """Write one version; returns its checksum. The stamp is invalid while data changes."""
+        """Write one version; returns its checksum. The stamp is invalid while data changes.
+
+        Raises:
+            ValueError: the weights are not those that were laid out.
+        """
         base = self._start + buffer * self._size
         _STAMP.pack_into(self._memory, base, -1, 0)
+        self._check(weights)
         checksum = 0
         for name, shape, dtype, offset in self._fields:
             target = np.ndarray(shape, dtype=dtype, buffer=self._memory, offset=base + offset)
@@ -86,6 +92,18 @@ class WeightBuffers:
             checksum = zlib.crc32(target.reshape(-1).view(np.uint8), checksum)
         _STAMP.pack_into(self._memory, base, version, checksum)
         return checksum
+
+    def _check(self, weights: Arrays) -> None:
+        """An array of another shape would be broadcast, one of another dtype converted, in silence."""
+        laid_out = {name: (shape, dtype) for name, shape, dtype, _ in self._fields}
+        given = {name: (array.shape, array.dtype.str) for name, array in weights.items()}
+        if given != laid_out:
+            differing = sorted(n for n in given.keys() | laid_out.keys() if given.get(n) != laid_out.get(n))
+            name = differing[0]
+            raise ValueError(
+                f"weights {differing[:3]} differ from what was laid out: "
+                f"{name} is {given.get(name)}, was {laid_out.get(name)}"
+            )
 
     def read(self, buffer: int, version: Version) -> dict[str, npt.NDArray[Any]]:
         """A private copy of one version's weights.
