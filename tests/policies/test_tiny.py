@@ -41,7 +41,7 @@ def test_trainer_and_generator_agree_on_log_probs(level, method) -> None:
         assert record["log_prob"].shape == (size, *spec["log_prob"])
         for chosen in (slice(0, 1), slice(0, size)):
             inputs = bandit.take(part, chosen)
-            again = model.evaluate(model.prefix(inputs), inputs, bandit.take(record, chosen))
+            again = model.evaluate(model.prefix(inputs, {}), inputs, bandit.take(record, chosen))
             gap = again.log_prob.detach().numpy() - record["log_prob"][chosen]
             assert np.abs(np.expm1(gap)).max() < 1e-3
             np.testing.assert_allclose(again.value.detach().numpy(), record["value"][chosen], atol=1e-5)
@@ -76,17 +76,41 @@ def test_values_are_the_recorded_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "tensors"), [({}, 5), ({"unfreeze_last_blocks": 1}, 3), ({"freeze_prefix": False}, 0)]
+    ("changes", "tensors"),
+    [({}, 5), ({"store_prefix": True}, 5), ({"unfreeze_last_blocks": 1}, 3), ({"freeze_prefix": False}, 0)],
 )
 def test_the_cached_prefix_changes_nothing(changes, tensors) -> None:
     model = bandit.build(settings=changed(**changes))
     observation = bandit.observations(6)
     record = model.act(observation, bandit.keys(6), True)
-    prefix = model.prefix(observation)
+    prefix = model.prefix(observation, record)
     assert len(prefix) == tensors
     assert all(len(tensor) == 6 and not tensor.requires_grad for tensor in prefix)
     cached = model.evaluate(prefix, observation, record)
     np.testing.assert_allclose(cached.log_prob.detach().numpy(), record["log_prob"], atol=1e-3)
+
+
+def test_a_stored_prefix_is_the_computed_one() -> None:
+    model = bandit.build(settings=changed(store_prefix=True))
+    observation = bandit.observations(6)
+    record = model.act(observation, bandit.keys(6), True)
+    for stored, computed in zip(
+        model.prefix(observation, record), model.prefix(observation, {}), strict=True
+    ):
+        assert stored.shape == computed.shape
+        np.testing.assert_array_equal(stored.numpy(), computed.numpy())
+
+
+def test_a_prefix_that_trains_cannot_be_stored() -> None:
+    with pytest.raises(UserError, match="store_prefix keeps what never changes"):
+        bandit.build(settings=changed(store_prefix=True, unfreeze_last_blocks=1))
+
+
+def test_actions_are_scaled() -> None:
+    observation = bandit.observations(3)
+    plain = bandit.build(settings=changed()).act(observation, bandit.keys(3), False)
+    scaled = bandit.build(settings=changed(action_scale=1.5)).act(observation, bandit.keys(3), False)
+    np.testing.assert_allclose(scaled["action"], 1.5 * plain["action"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +131,7 @@ def test_what_trains_gets_a_gradient_and_nothing_else(changes, trained, still) -
         parameter.requires_grad_(True)
     observation = bandit.observations(3)
     record = model.act(observation, bandit.keys(3), True)
-    found = model.evaluate(model.prefix(observation), observation, record)
+    found = model.evaluate(model.prefix(observation, record), observation, record)
     torch.autograd.backward(found.log_prob.sum() + found.value.sum())
     unused = {"value_head.layers.0.weight", "value_head.layers.0.bias", "value_head.layers.2.weight"}
     unused |= {"value_head.layers.2.bias"}

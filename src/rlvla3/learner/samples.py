@@ -15,7 +15,7 @@ from rlvla3.algorithms.advantage import chunk_rewards, valid_mask
 from rlvla3.algorithms.api import Algorithm, Rollouts
 from rlvla3.learner.api import Slab
 from rlvla3.messages import Trajectory
-from rlvla3.policies.api import PolicyModel
+from rlvla3.policies.api import PREFIX, PolicyModel
 
 Fields = dict[str, npt.NDArray[Any]]
 
@@ -48,7 +48,7 @@ class Samples:
         return Samples(
             observation={name: array[index] for name, array in self.observation.items()},
             record={name: array[index] for name, array in self.record.items()},
-            prefix=tuple(tensor[at.to(tensor.device)] for tensor in self.prefix),
+            prefix=tuple(tensor.index_select(0, at.to(tensor.device)) for tensor in self.prefix),
             advantage=self.advantage[at],
             returns=self.returns[at],
             episode=self.episode[index],
@@ -123,13 +123,14 @@ def _copy(
 ) -> tuple[Fields, Fields, Fields, tuple[Tensor, ...]]:
     row, chunks = int(trajectory.row), trajectory.chunks
     observation = _fields(slab, OBSERVATION, row, slice(0, chunks))
-    prefix = model.prefix(observation)
+    record = _fields(slab, RECORD, row, slice(0, chunks))
+    prefix = model.prefix(observation, record)
+    record.pop(PREFIX, None)
     ids: Fields = {
         "episode": np.full(chunks, int(trajectory.episode), np.int64),
         "chunk": np.arange(trajectory.first_chunk, trajectory.first_chunk + chunks, dtype=np.int64),
         "version": slab["version"][row, :chunks].astype(np.int64),
     }
-    record = _fields(slab, RECORD, row, slice(0, chunks))
     return ids, observation, record, prefix if isinstance(prefix, tuple) else (prefix,)
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
+PREFIX = "prefix"
+"""Record field of a prefix stored by the rollout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInterface:
@@ -71,9 +74,10 @@ class PolicyModel(Protocol):
         """V(s) [B], the same number that ``act`` records."""
         ...
 
-    def prefix(self, observation: Arrays) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """What does not depend on trainable weights, computed once for each observation; batch first
-        in every tensor; ``()`` where everything trains."""
+    def prefix(self, observation: Arrays, record: Arrays) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What does not depend on trainable weights, once for each observation; batch first in every
+        tensor; ``()`` where everything trains. A policy whose records have the field ``PREFIX`` takes
+        it from there; ``evaluate`` is not given that field."""
         ...
 
     def evaluate(self, prefix: Any, observation: Arrays, record: Arrays) -> Evaluation:

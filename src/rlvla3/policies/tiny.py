@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
-from rlvla3.policies.api import PolicyInterface
+from rlvla3.policies.api import PREFIX, PolicyInterface
 from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class TinySettings(Settings):
     """Whether reinforcement learning leaves the prefix as it is (2–4× cheaper updates)."""
     unfreeze_last_blocks: int = Field(default=0, ge=0)
     """With a frozen prefix: this many of its last blocks train nevertheless."""
+    store_prefix: bool = False
+    """Whether a rollout stores the frozen prefix of every chunk, so that the Trainer need not compute
+    it again: faster updates for a larger slab. Needs freeze_prefix and unfreeze_last_blocks 0."""
+    action_scale: float = Field(default=1.0, gt=0)
+    """Factor on every action; 1 but for comparisons (moving faster without learning)."""
     threads: int = Field(default=1, ge=0)
     """Torch threads of a process that builds the policy on a CPU; 0 leaves torch's choice."""
 
@@ -136,6 +141,11 @@ class Tiny:
         self.settings = settings
         self.interface = interface
         self.architecture = architecture(settings)
+        if settings.store_prefix and (not settings.freeze_prefix or settings.unfreeze_last_blocks):
+            raise UserError(
+                "policy.options.store_prefix keeps what never changes: it needs freeze_prefix: true and "
+                "unfreeze_last_blocks: 0; set these or leave it out"
+            )
         images, _ = split_fields(interface)
         for field in images:
             if field.shape[0] % settings.patch or field.shape[1] % settings.patch:
@@ -149,7 +159,9 @@ class Tiny:
         """The executed actions and the one stochastic denoise step of a chunk."""
         chunk = (self.interface.chunk, self.interface.action_dim)
         level = {"chunk_level": 0, "action_level": 1, "token_level": 2}[self.settings.ratio_level]
+        stored = (FieldSpec(name=PREFIX, shape=(self._prefix_size(),), dtype="float32"),)
         return (
+            *(stored if self.settings.store_prefix else ()),
             FieldSpec(name="action", shape=chunk, dtype="float32"),
             FieldSpec(name="chain_from", shape=chunk, dtype="float32"),
             FieldSpec(name="chain_to", shape=chunk, dtype="float32"),
@@ -157,6 +169,14 @@ class Tiny:
             FieldSpec(name="log_prob", shape=chunk[:level], dtype="float32"),
             FieldSpec(name="value", shape=(), dtype="float32"),
         )
+
+    def _prefix_size(self) -> int:
+        """Numbers in the keys and values of all levels and the pooled prefix of one observation."""
+        images, _ = split_fields(self.interface)
+        patch, sizes = self.settings.patch, self.architecture
+        patches = sum((field.shape[0] // patch) * (field.shape[1] // patch) for field in images)
+        tokens = patches + self.settings.text_length
+        return (2 * sizes.layers * tokens + 1) * sizes.width
 
     def build(self, device: str, seed: int) -> TinyNetwork:
         """Build the network; equal seeds give equal weights.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlvla3.messages import FieldSpec
 from rlvla3.policies import flow, words
-from rlvla3.policies.api import Arrays, Evaluation, NoiseKey, PolicyInterface
+from rlvla3.policies.api import PREFIX, Arrays, Evaluation, NoiseKey, PolicyInterface
 from rlvla3.policies.noise import draw_flow_noise
 from rlvla3.policies.tiny import Architecture, TinySettings, split_fields
 from rlvla3.policies.tiny_blocks import (
@@ -48,7 +48,7 @@ class TinyNetwork(nn.Module):
 
     def __init__(self, settings: TinySettings, sizes: Architecture, interface: PolicyInterface) -> None:
         super().__init__()
-        self.settings, self.interface = settings, interface
+        self.settings, self.sizes, self.interface = settings, sizes, interface
         self.images, self.states = split_fields(interface)
         width, expert = sizes.width, sizes.expert_width
         state_dim = max(1, sum(int(np.prod(field.shape)) for field in self.states))
@@ -154,13 +154,27 @@ class TinyNetwork(nn.Module):
         return caches, x.mean(1)
 
     @torch.no_grad()
-    def prefix(self, observation: Arrays) -> Prefix:
+    def prefix(self, observation: Arrays, record: Arrays) -> Prefix:
         """What no trainable weight touches; see ``Prefix``. Leading dimension B in every tensor."""
         if self.frozen_levels == 0:
             return ()
+        if PREFIX in record:
+            return self._unpack(self._tensor(record[PREFIX]))
         x, caches = self._levels(self._embed(observation), 0, self.frozen_levels)
         rest = x.mean(1) if self.frozen_levels == len(self.prefix_blocks) else x
         return *(tensor for key_value in caches for tensor in key_value), rest
+
+    def _pack(self, caches: list[KeyValue], pooled: Tensor) -> Tensor:
+        """Keys and values of every level and the pooled prefix as one row [B, N] each."""
+        flat = [tensor.flatten(1) for key_value in caches for tensor in key_value]
+        return torch.cat((*flat, pooled), dim=1)
+
+    def _unpack(self, packed: Tensor) -> Prefix:
+        """The inverse of ``_pack``."""
+        levels, width, heads = len(self.prefix_blocks), self.sizes.width, self.sizes.heads
+        each, pooled = packed[:, :-width], packed[:, -width:]
+        shape = (len(packed), 2 * levels, heads, -1, width // heads)
+        return *each.reshape(shape).unbind(1), pooled
 
     def _complete(self, prefix: Prefix, observation: Arrays) -> tuple[list[KeyValue], Tensor]:
         """``_encode``'s result from what ``prefix`` kept."""
@@ -239,8 +253,10 @@ class TinyNetwork(nn.Module):
             explore=explore,
         )
         log_prob = self._log_prob(chain.chain_from, chain.chain_to, chain.velocity, index)
+        stored = {PREFIX: _numpy(self._pack(caches, pooled))} if settings.store_prefix else {}
         return {
-            "action": _numpy(self.action_normaliser.restore(chain.final)),
+            **stored,
+            "action": _numpy(settings.action_scale * self.action_normaliser.restore(chain.final)),
             "chain_from": _numpy(chain.chain_from),
             "chain_to": _numpy(chain.chain_to),
             "step_index": noise.index,
