@@ -18,6 +18,7 @@ from rlvla3.messages import (
     RunInference,
     StartTrajectories,
     Stop,
+    StopRequested,
     TrainMicroBatch,
     TrajectoryReady,
     UpdateDone,
@@ -46,6 +47,7 @@ class Rules:
         self.serving: set[str] = set()
         self.up: set[str] = set()
         self.last_s = 0.0
+        self.ending = False
         self.oldest: dict[int, int] = {}
         self.channel: dict[int, str] = {}
         self.owner: dict[int, str] = {}
@@ -83,7 +85,8 @@ class Rules:
                 self.waiting["act", row, chunk] = now_s
         elif isinstance(event, TrajectoryReady):
             self.finished[event.member].append(now_s)
-            if self.training.bootstrap == "generator" and event.end != "terminated":
+            bootstrap = self.training.bootstrap == "generator" and event.end != "terminated"
+            if bootstrap and self.channel[event.row] == "rollout" and not self.ending:
                 self.waiting["value", event.row, event.chunks] = now_s
         elif isinstance(event, InferenceDone):
             self.take_answer(event)
@@ -100,6 +103,8 @@ class Rules:
         elif isinstance(event, UpdateDone):
             self.updates.append(tuple(self.update))
             self.update = []
+        elif isinstance(event, StopRequested):
+            self.ending = True
         elif isinstance(event, MemberReaped):
             self.waiting |= self.running.pop(event.member, {})
 

@@ -35,6 +35,20 @@ def topology(simulators=2, envs=4, batches=1, slots=2, generators=1, trainers=1)
     )
 
 
+def slots_of(sizes, stages) -> tuple[SlotSettings, ...]:
+    """Slots of given sizes and stages, all of one Simulator."""
+    first = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(
+        SlotSettings(
+            slot=Slot(i),
+            member=Member("simulator-0"),
+            envs=tuple(Env(e) for e in range(first[i], first[i] + size)),
+            stage=stages[i],
+        )
+        for i, size in enumerate(sizes)
+    )
+
+
 def batching(**changes) -> BatchingSettings:
     values = {
         "max_batch_size": 32,

@@ -124,6 +124,7 @@ class Batcher:
         self.shared = settings.routing == "any"
         self._queues = [_Queue() for _ in range(1 if self.shared else generators)]
         self._stage = 0
+        """In lockstep: the stage to be released next."""
         self._released = 0
 
     def queued(self, generator: int) -> int:
@@ -216,6 +217,7 @@ class Batcher:
                 if pending.stage == self._stage:
                     pending.released = True
                     self._released += 1
+            self._stage = (self._stage + 1) % self._slots.stages
         return self._pick(queue, [p for p in queue.pending if p.released], now_s)
 
     def _advance_stage(self) -> None:

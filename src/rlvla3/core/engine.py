@@ -231,6 +231,8 @@ class Engine:
         for flight in self.inference.done(event, now_s):
             self._finish(flight, now_s)
         self.weights.load(event.member, now_s)
+        if self.flights.starved:
+            self._grant(now_s)
         self.inference.dispatch(now_s)
 
     def _on_trajectory(self, event: TrajectoryReady, now_s: float) -> None:

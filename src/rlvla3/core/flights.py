@@ -119,6 +119,8 @@ class Flights:
         self._window = -1
         self.rollouts = 0
         """Training trajectories in flight."""
+        self.starved = False
+        """Whether an env waits for nothing but a row."""
 
     def __getitem__(self, row: int) -> Flight:
         return self._flights[row]  # type: ignore[index]
@@ -146,6 +148,7 @@ class Flights:
 
     def grant(self, lowest: Version, evaluate: bool) -> list[tuple[Member, TrajectoryStart]]:
         """Hand out what may start now. ``lowest`` < 0: no training (nothing is served yet)."""
+        self.starved = False
         if not self._waiting:
             return []
         granted: list[tuple[Member, TrajectoryStart]] = []
@@ -154,6 +157,10 @@ class Flights:
         if lowest >= 0:
             self._grant_training(granted, lowest)
         return granted
+
+    def _row_left(self) -> bool:
+        self.starved = not self._free
+        return not self.starved
 
     @property
     def _wanted(self) -> bool:
@@ -168,7 +175,7 @@ class Flights:
         training needs no more of them.
         """
         for env in list(self._waiting):
-            if not self._free or not self._evaluation.waiting:
+            if not self._evaluation.waiting or not self._row_left():
                 return
             if env in self._going and not interrupt:
                 continue
@@ -195,7 +202,7 @@ class Flights:
             self._window = lowest
             self._used.clear()
         for env in list(self._waiting):
-            if not (self._free and self._wanted and self._staleness.may_start(lowest)):
+            if not (self._wanted and self._staleness.may_start(lowest) and self._row_left()):
                 return
             if quota:
                 if self._used.get(env, 0) >= quota:
