@@ -1,0 +1,158 @@
+"""Parts that check every transition of a run: an env that knows the answer to its own observation,
+and a learner that verifies each row it is given and writes down what it trained on."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from rlvla3.learner.api import Slab, UpdateReport
+from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
+from rlvla3.learner.registry import LearnerContext
+from rlvla3.messages import FieldSpec, Trajectory
+from rlvla3.settings import Settings
+from rlvla3.simulators.api import Observation, SimulatorSpec, Step
+from rlvla3.simulators.synthetic import SPLITS, DelayEnv, Synthetic, SyntheticSettings
+
+
+class EchoEnv(DelayEnv):
+    """``delay`` with the field ``echo`` (task, split, state, sub-step); an action that does not
+    start with the echo of the last observation is an error."""
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        super().__init__(settings)
+        self._asked = np.zeros(4, np.float32)
+
+    def step(self, action: np.ndarray) -> Step:
+        """Execute an action that answers this env's last observation."""
+        if not np.array_equal(action[:4], self._asked):
+            raise ValueError(f"action {action[:4]} does not answer observation {self._asked}")
+        return super().step(action)
+
+    def observe(self) -> Observation:
+        """``echo`` float32 [4], and a picture."""
+        observation = super().observe()
+        self._asked = np.array(observation["tag"])
+        return {"echo": self._asked, "image": observation["image"]}
+
+
+class EchoSimulator(Synthetic):
+    """The adapter of ``EchoEnv``; ``tests/`` must be importable: kind ``echo:EchoSimulator``."""
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """As ``delay`` with other fields."""
+        spec = super().spec
+        fields = (
+            FieldSpec(name="echo", shape=(4,), dtype="float32"),
+            FieldSpec(name="image", shape=(32, 32, 3), dtype="uint8"),
+        )
+        return SimulatorSpec(
+            observation=fields,
+            action_dim=spec.action_dim,
+            tasks=spec.tasks,
+            instructions=spec.instructions,
+            step_limits=spec.step_limits,
+            fingerprint=spec.fingerprint,
+        )
+
+    def make(self) -> EchoEnv:
+        """Build one environment."""
+        return EchoEnv(self._settings)
+
+
+class RecordingSettings(EmulatedLearnerSettings):
+    """Settings of ``RecordingLearner``."""
+
+    file: str = Field(min_length=1)
+    """Where each update appends a JSON line."""
+    skip: tuple[int, ...] = ()
+    """Attempts (from 1, over the life of the process) that are skipped as not finite."""
+
+
+def verify(trajectory: Trajectory, slab: Slab) -> None:
+    """Every observation, action, reward and stamp of a row belongs to this very trajectory."""
+    row, chunks, start = trajectory.row, trajectory.chunks, trajectory.start
+    done = np.concatenate([[0], np.cumsum(slab["sub_steps"][row, :chunks])])
+    assert done[-1] == trajectory.sub_steps, f"sub-steps of {trajectory}"
+    last = chunks + (trajectory.end != "terminated")
+    before = slab["observation.echo"][row, 0, 3]
+    wanted = np.zeros((last, 4), np.float32)
+    wanted[:] = (start.task, SPLITS.index(start.split), start.state, before)
+    wanted[:, 3] += done[:last]
+    assert (before == 0) == (trajectory.first_chunk == 0), f"first observation of {trajectory}"
+    assert np.array_equal(slab["observation.echo"][row, :last], wanted), f"observations of {trajectory}"
+    actions = slab["record.action"][row, :chunks, :, :4]
+    assert (actions == wanted[:chunks, None]).all(), f"actions of {trajectory}"
+    executed = np.arange(slab["reward"].shape[2]) < slab["sub_steps"][row, :chunks, None]
+    assert np.array_equal(slab["reward"][row, :chunks], executed.astype(np.float32)), (
+        f"rewards of {trajectory}"
+    )
+    assert slab["episode"][row] == trajectory.episode
+    versions = slab["version"][row, :chunks]
+    assert versions.min() == trajectory.oldest_version, f"versions of {trajectory}: {versions}"
+    assert (np.diff(versions) >= 0).all(), f"versions of {trajectory}: {versions}"
+
+
+class RecordingLearner(EmulatedLearner):
+    """Verifies what it is given; writes down what it trained."""
+
+    def __init__(self, settings: RecordingSettings, *, streaming: bool) -> None:
+        super().__init__(settings, streaming=streaming)
+        self._file = Path(settings.file)
+        self._skip = settings.skip
+        self._attempt = 0
+        self._taken: list[dict[str, Any]] = []
+
+    def ingest(self, trajectories: Sequence[Trajectory], slab: Slab) -> None:
+        """Verify and remember."""
+        for trajectory in trajectories:
+            verify(trajectory, slab)
+            self._taken.append(
+                {
+                    "episode": trajectory.episode,
+                    "start": [trajectory.start.task, trajectory.start.state],
+                    "split": trajectory.start.split,
+                    "first_chunk": trajectory.first_chunk,
+                    "lag": self.version - trajectory.oldest_version,
+                    "row": trajectory.row,
+                }
+            )
+        super().ingest(trajectories, slab)
+
+    def update(self) -> UpdateReport:
+        """Append a line for this update."""
+        self._attempt += 1
+        taken, self._taken = self._taken, []
+        if self._attempt in self._skip:
+            self._samples = self._trajectories = 0
+            return UpdateReport(skipped=True, metrics={})
+        report = super().update()
+        line = json.dumps({"version": self.version, "trained": taken}) + "\n"
+        with self._file.open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        return report
+
+
+class Recording:
+    """Factory of ``RecordingLearner``: kind ``echo:Recording``."""
+
+    Settings: ClassVar[type[Settings]] = RecordingSettings
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> RecordingLearner:
+        """Build it."""
+        return RecordingLearner(settings, streaming=context.streaming)
+
+
+def recorded(file: Path) -> list[Mapping[str, Any]]:
+    """What was trained, version by version; after a resume the newer line of a version counts."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    newest = {line["version"]: line for line in lines}
+    return [newest[version] for version in sorted(newest)]
