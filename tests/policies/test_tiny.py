@@ -9,6 +9,7 @@ from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.policies.api import PolicyInterface
 from rlvla3.policies.tiny import Tiny, TinySettings
+from rlvla3.policies.tiny_blocks import grid_positions
 
 
 def changed(**changes) -> TinySettings:
@@ -272,3 +273,10 @@ def test_imitation_loss_separates_flow_samples() -> None:
     for m in range(3):
         alone = model.velocity(x[:, m : m + 1], time[:, m : m + 1], state, caches)
         torch.testing.assert_close(together[:, m : m + 1], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_every_patch_starts_with_a_position_of_its_own() -> None:
+    grid = grid_positions(3, 5, 32)
+    assert grid.shape == (15, 32)
+    distances = torch.cdist(grid, grid) + 9 * torch.eye(15)
+    assert float(distances.min()) > 0.3

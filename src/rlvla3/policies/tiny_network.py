@@ -25,6 +25,7 @@ from rlvla3.policies.tiny_blocks import (
     LinearStem,
     Norm,
     ValueHead,
+    grid_positions,
     time_embedding,
 )
 from rlvla3.policies.transforms import Normaliser
@@ -55,10 +56,7 @@ class TinyNetwork(nn.Module):
         stem = ConvolutionStem if settings.stem == "convolution" else LinearStem
         self.stem = stem(settings.patch, width)
         self.image_position = nn.ParameterDict(
-            {
-                field.name: nn.Parameter(0.02 * torch.randn(self._patches(field), width))
-                for field in self.images
-            }
+            {field.name: nn.Parameter(grid_positions(*self._grid(field), width)) for field in self.images}
         )
         self.words = nn.Embedding(words.VOCABULARY, width)
         self.word_position = nn.Parameter(0.02 * torch.randn(settings.text_length, width))
@@ -91,8 +89,9 @@ class TinyNetwork(nn.Module):
         )
         self.frozen_levels = sizes.layers - settings.unfreeze_last_blocks if settings.freeze_prefix else 0
 
-    def _patches(self, field: FieldSpec) -> int:
-        return (field.shape[0] // self.settings.patch) * (field.shape[1] // self.settings.patch)
+    def _grid(self, field: FieldSpec) -> tuple[int, int]:
+        """Rows and columns of an image's patches."""
+        return field.shape[0] // self.settings.patch, field.shape[1] // self.settings.patch
 
     # --- processors -------------------------------------------------------------------------
 
