@@ -179,7 +179,7 @@ class _SyntheticEnv:
         """Execute one action, clipped to [-1, 1]."""
         self._steps += 1
         nan = self._strike(resets=False)
-        reward, success = self._act(np.clip(action, -1.0, 1.0))
+        reward, success = self._act(np.minimum(np.maximum(action, -1.0), 1.0))
         terminated, truncated = ending(
             ended=success and self._settings.terminate_on_success,
             steps=self._steps,
@@ -264,8 +264,9 @@ class DelayEnv(_SyntheticEnv):
         sub-step's low bytes in its first two channels."""
         start = self._start
         tag = np.array((start.task, SPLITS.index(start.split), start.state, self._steps), np.float32)
-        image = np.zeros((_IMAGE_SIZE, _IMAGE_SIZE, 3), np.uint8)
-        image[:] = (start.state % 256, self._steps % 256, start.task % 256)
+        # Filling an array would hand the GIL to another lane and wait to get it back.
+        pixel = bytes((start.state % 256, self._steps % 256, start.task % 256))
+        image = np.frombuffer(pixel * _IMAGE_SIZE**2, np.uint8).reshape(_IMAGE_SIZE, _IMAGE_SIZE, 3)
         return {"image": image, "proprioception": tag / 1000, "tag": tag, "last_action": self._action}
 
     def picture(self) -> npt.NDArray[np.uint8]:

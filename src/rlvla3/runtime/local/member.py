@@ -153,10 +153,12 @@ def main() -> int:
         pulse.stop()
         pulse.report()
         role.close()
+        connection.flush()
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             connection.send(MemberLost(member=part.member, reason=_fault(error)))
+            connection.flush()
         return 1
     return 0
 

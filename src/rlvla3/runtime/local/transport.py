@@ -3,6 +3,8 @@
 import socket
 import struct
 import threading
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -79,16 +81,35 @@ class MemberConnection:
         self._socket = connection
         self._frames = Frames()
         self._lock = threading.Lock()
+        self._unsent: deque[bytes] = deque()
 
     def send(self, message: Message) -> None:
-        """Send; blocks while the controller is behind.
+        """Send, or leave it to the thread that is sending; blocks while the controller is behind.
 
         Raises:
             OSError: the controller is gone.
         """
-        frame = encode(message)
+        self._unsent.append(encode(message))
+        # Whoever holds the lock sends for all: with many threads, waiting for each other costs more
+        # than sending. What is added just before the lock is released is seen by the outer loop.
+        while self._unsent and self._lock.acquire(blocking=False):
+            try:
+                self._socket.sendall(b"".join(self._take()))
+            finally:
+                self._lock.release()
+
+    def flush(self) -> None:
+        """Wait until everything is sent; for the end of the process.
+
+        Raises:
+            OSError: the controller is gone.
+        """
         with self._lock:
-            self._socket.sendall(frame)
+            self._socket.sendall(b"".join(self._take()))
+
+    def _take(self) -> Iterator[bytes]:
+        while self._unsent:
+            yield self._unsent.popleft()
 
     def receive(self) -> list[Any]:
         """Wait for messages; an empty list when the controller is gone."""
