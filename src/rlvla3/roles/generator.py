@@ -62,7 +62,9 @@ class GeneratorRole:
         self._pad_to = pad_to
         self._models: dict[Channel, PolicyModel] = {}
         self._versions: dict[Channel, Version] = {}
-        self._fields = [n.removeprefix("observation.") for n in slab if n.startswith("observation.")]
+        self._fields = {
+            n.removeprefix("observation."): a for n, a in slab.items() if n.startswith("observation.")
+        }
         self.usage = Usage(whole_process=True)
 
     def start(self) -> None:
@@ -115,11 +117,10 @@ class GeneratorRole:
         n = len(rows)
         if not n:
             return
-        episodes = self._slab["episode"][rows]
-        indices = self._slab["chunk_index"][rows, chunks]
+        episodes = self._slab["episode"][rows].tolist()
+        indices = self._slab["chunk_index"][rows, chunks].tolist()
         keys = tuple(
-            NoiseKey(seed=self._seed, episode=int(e), chunk=int(c))
-            for e, c in zip(episodes, indices, strict=True)
+            [NoiseKey(seed=self._seed, episode=e, chunk=c) for e, c in zip(episodes, indices, strict=True)]
         )
         padding = max(self._pad_to - n, 0)
         observation = self._observation(rows, chunks, padding)
@@ -127,9 +128,7 @@ class GeneratorRole:
         for name, values in record.items():
             self._slab[f"record.{name}"][rows, chunks] = values[:n]
         self._slab["version"][rows, chunks] = version
-        self._slab["stamp"][rows, chunks] = [
-            stamp(int(e), int(c)) for e, c in zip(episodes, indices, strict=True)
-        ]
+        self._slab["stamp"][rows, chunks] = [stamp(e, c) for e, c in zip(episodes, indices, strict=True)]
 
     def _value(self, model: PolicyModel, requests: list[Request]) -> None:
         rows, chunks = _places(requests)
@@ -142,7 +141,7 @@ class GeneratorRole:
         if padding:
             rows = np.concatenate([rows, np.repeat(rows[-1:], padding)])
             chunks = np.concatenate([chunks, np.repeat(chunks[-1:], padding)])
-        return {name: self._slab[f"observation.{name}"][rows, chunks] for name in self._fields}
+        return {name: array[rows, chunks] for name, array in self._fields.items()}
 
 
 def _places(requests: list[Request]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
