@@ -171,10 +171,7 @@ def time_embedding(time: Tensor, width: int) -> Tensor:
 
 def grid_positions(height: int, width: int, size: int) -> Tensor:
     """Initial position embeddings [height·width, size] of a grid of patches: sines and cosines of
-    row and column at four octaves.
-
-    They matter: cloning the place of a square in a noisy 64-pixel image had a held-out error of 0.24
-    after 200 steps, against 0.48 (chance) with small random ones.
+    row and column over four octaves, so that where a patch is can be read from the start.
     """
     rows, columns = torch.meshgrid(
         torch.linspace(-1.0, 1.0, height), torch.linspace(-1.0, 1.0, width), indexing="ij"
