@@ -3,6 +3,7 @@ and a learner that verifies each row it is given and writes down what it trained
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
 from rlvla3.messages import FieldSpec, Trajectory
+from rlvla3.policies.emulated import Emulated, EmulatedModel
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.synthetic import SPLITS, DelayEnv, Synthetic, SyntheticSettings
@@ -156,3 +158,31 @@ def recorded(file: Path) -> list[Mapping[str, Any]]:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     newest = {line["version"]: line for line in lines}
     return [newest[version] for version in sorted(newest)]
+
+
+class BrokenPolicy(Emulated):
+    """A policy that cannot be built: kind ``echo:BrokenPolicy``."""
+
+    def build(self, device: str, seed: int) -> EmulatedModel:
+        """Raise.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("no such device")
+
+
+class ParentEnv(EchoEnv):
+    """An env with a process of its own, as remote simulators have."""
+
+    def __init__(self, settings: SyntheticSettings) -> None:
+        super().__init__(settings)
+        self._child = subprocess.Popen(["sleep", "1000"])
+
+
+class ParentSimulator(EchoSimulator):
+    """The adapter of ``ParentEnv``; its envs never end their processes themselves."""
+
+    def make(self) -> ParentEnv:
+        """Build one environment."""
+        return ParentEnv(self._settings)
