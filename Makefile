@@ -1,8 +1,8 @@
 # Everything sets itself up: `make demo` or `make test` on a fresh machine needs no other step.
 
-# TORCH is installed first, so that its build can be chosen. Which build an index gives differs:
-#   CPU   make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
-#   CUDA  make install TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cu130'
+# TORCH is installed first, so that its build can be chosen: the URL is what PyTorch's installation
+# page gives for your platform (CPU, or a CUDA version).
+#   make install TORCH='torch==2.13.0 --index-url URL'
 # After a change of build: `make clean-venv install`.
 TORCH ?= torch==2.13.0
 EXTRAS ?= metaworld,dev
