@@ -1,0 +1,1 @@
+"""What follows from a configuration before anything runs: numbers, and settings that do nothing or stall."""

@@ -1,0 +1,52 @@
+"""Memory that a configuration will take. Processes are known from measurement, the rest is counted."""
+
+from collections.abc import Iterator
+
+from rlvla3.assembly import Assembly
+from rlvla3.checking.findings import Derived
+
+_MIB = 2**20
+_PROCESS_MIB = 60
+"""A Python process with numpy and this package."""
+_TORCH_MIB = 217
+"""What importing torch adds."""
+_SIMULATOR_MIB = {"metaworld": 370, "synthetic": _PROCESS_MIB, "gymnasium": 95}
+"""A process with one env, by adapter."""
+_OTHER_SIMULATOR_MIB = 400
+_TINY_BYTES = {"1.4M": 4 * 1_400_000, "3.5M": 4 * 3_500_000}
+
+
+def memory(assembly: Assembly) -> Iterator[Derived]:
+    """Shared memory and processes."""
+    config = assembly.config
+    slab = assembly.layout.size / _MIB
+    weights, how = _weights_mib(assembly)
+    buffers = assembly.settings.weight_buffers + (2 if assembly.settings.evaluation.starts else 0)
+    torch = 0 if config.policy.kind == "emulated" else _TORCH_MIB
+    simulators = config.simulator.members * _SIMULATOR_MIB.get(config.simulator.kind, _OTHER_SIMULATOR_MIB)
+    # A Trainer holds weights, gradients, two moments and an average; a Generator one copy.
+    generators = config.generator.members * (_PROCESS_MIB + torch + weights)
+    trainer = _PROCESS_MIB + torch + 5 * weights
+    shared = slab + buffers * weights
+    total = shared + simulators + generators + trainer + _PROCESS_MIB
+    yield Derived(name="slab", value=slab, unit="MiB", note="shared; reserved at the start")
+    yield Derived(name="weights", value=weights, unit="MiB", note=f"{how}; {buffers} shared copies")
+    yield Derived(
+        name="memory",
+        value=total,
+        unit="MiB",
+        note=(
+            f"estimated: shared {shared:.0f}, Simulators {simulators:.0f}, Generators {generators:.0f}, "
+            f"Trainer {trainer:.0f} and its batch, controller {_PROCESS_MIB}"
+        ),
+    )
+
+
+def _weights_mib(assembly: Assembly) -> tuple[float, str]:
+    policy = assembly.config.policy
+    if policy.kind == "emulated":
+        return 4 * policy.options.weight_count / _MIB, "counted"
+    size = policy.options.model_dump().get("size")
+    if policy.kind == "tiny" and size in _TINY_BYTES:
+        return _TINY_BYTES[size] / _MIB, "estimated from policy.options.size"
+    return 0.0, "unknown before the policy is built"

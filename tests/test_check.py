@@ -1,0 +1,250 @@
+"""``rlvla3 check``: derived numbers, warnings, and that every accepted count runs exactly."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlvla3.assembly import Assembly
+from rlvla3.checking.derived import derived
+from rlvla3.checking.settings_without_effect import findings
+from rlvla3.cli import main
+from rlvla3.commands.checking import read_costs
+from rlvla3.config import Config, load_config
+from rlvla3.costs import Costs
+from rlvla3.errors import UserError
+from rlvla3.prediction import predict
+
+COSTS = Costs(sub_step_s=0.005, sub_step_cv=1.0, inference_s=0.02, inference_per_sample_s=0.001)
+
+
+def assembly(*overrides: str) -> Assembly:
+    return Assembly(load_config("schedule-benchmark", list(overrides)))
+
+
+def numbers(*overrides: str) -> dict[str, float]:
+    return {row.name: row.value for row in derived(assembly(*overrides))}
+
+
+def warned(*overrides: str, cores: float = 8) -> dict[str, str]:
+    return {f.field: f.text for f in findings(assembly(*overrides), cores)}
+
+
+def test_numbers_of_the_schedule_benchmark() -> None:
+    found = numbers("trainer.micro_batch=50", "trainer.updates=3", "schedule.max_lag=2")
+    wanted = {
+        "envs": 32,
+        "slots": 32,
+        "chunks_per_version": 1600,
+        "sub_steps_per_version": 1600,
+        "micro_batches_per_version": 4,
+        "max_lag": 2,
+        "most_trajectories": 480,
+        "busy_envs": 32,
+        "rows": 512,
+        "total_sub_steps": 4800,
+    }
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_numbers_of_episodes_and_evaluation() -> None:
+    found = {
+        row.name: row
+        for row in derived(
+            Assembly(
+                load_config(
+                    "reach",
+                    ["evaluation.every_versions=50", "evaluation.at_start=true", "evaluation.videos=2"],
+                )
+            )
+        )
+    }
+    assert found["chunks_per_trajectory"].value == 10
+    assert found["evaluations"].value == 3  # at the start, after 50 and after 100 of 120 versions
+    assert found["evaluation_episodes"].value == 150
+    assert found["videos"].value == 6
+    assert "estimated" in found["weights"].note
+
+
+def test_no_warning_where_nothing_is_wrong() -> None:
+    assert not warned()
+    assert not findings(Assembly(load_config("reach", [])), 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        (("simulator.slots=8", "generator.max_batch_size=4"), "generator.max_batch_size"),
+        (("generator.max_batch_size=100",), "generator.max_batch_size"),
+        (("schedule.mode=ss",), "generator.linger_ms"),
+        (("generator.batch_timeout_ms=4",), "generator.batch_timeout_ms"),
+        (("generator.batch_timeout_ms=1000000",), "generator.batch_timeout_ms"),
+        (("generator.pins={0: 0}",), "generator.pins"),
+        (("generator.routing=pinned",), "generator.routing"),
+        (("simulator.slots=2", "generator.members=3", "generator.max_batch_size=32"), "generator.members"),
+        (
+            ("simulator.slots=2", "generator.members=2", "generator.routing=pinned", "generator.pins={0: 1}"),
+            "generator.pins",
+        ),
+        (("simulator.lanes=33",), "simulator.lanes"),
+        (("simulator.slots=1",), "simulator.slots"),
+        (("schedule.mode=as", "schedule.max_lag=2"), "schedule.max_lag"),
+        (("schedule.mode=as", "schedule.streaming=true"), "schedule.streaming"),
+        (("schedule.mode=as", "schedule.on_stale=drop"), "schedule.on_stale"),
+        (("trainer.batch=15", "trainer.micro_batch=15"), "trainer.batch"),
+        (("trainer.micro_batch=50",), "trainer.micro_batch"),
+        (("evaluation.max_envs=3",), "evaluation.max_envs"),
+        (("evaluation.every_versions=1", "evaluation.max_envs=33"), "evaluation.max_envs"),
+        (("evaluation.every_versions=7",), "evaluation.every_versions"),
+        (("evaluation.videos=2",), "evaluation.videos"),
+        (("evaluation.videos=11",), "evaluation.videos"),
+        (("checkpoint.every_versions=7",), "checkpoint.every_versions"),
+        (("starts.states=100",), "starts.states"),
+    ],
+)
+def test_each_setting_without_effect_is_named_with_a_remedy(overrides: tuple[str, ...], field: str) -> None:
+    found = warned(*overrides)
+    assert field in found
+    assert "\n" not in found[field]
+
+
+def test_learning_that_never_touches_the_policy_is_named() -> None:
+    found = {f.field for f in findings(Assembly(load_config("reach", ["trainer.updates=2"])), 2)}
+    assert {"learner.options.value_warm_up", "learner.options.schedule_versions"} <= found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        (["generator.threads=3"], "generator.threads"),
+        (["trainer.threads=3"], "trainer.threads"),
+        (["simulator.members=4"], "simulator.members"),
+    ],
+)
+def test_more_threads_than_cores_are_named(overrides: list[str], field: str) -> None:
+    assert field in {f.field for f in findings(Assembly(load_config("reach", overrides)), 2)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "costs"),
+    [
+        ("step_timeout_s", {"sub_step_s": 1.0}),
+        ("inference_timeout_s", {"inference_s": 1.0}),
+        ("update_timeout_s", {"train_per_chunk_s": 0.01}),
+    ],
+)
+def test_timeouts_shorter_than_the_known_cost_are_named(setting: str, costs: dict[str, float]) -> None:
+    values = {"sub_step_s": 0.001, "sub_step_cv": 0.0} | costs
+    found = findings(assembly(f"health.{setting}=2"), 8, Costs(**values))
+    assert f"health.{setting}" in {f.field for f in found}
+    assert f"health.{setting}" not in {f.field for f in findings(assembly(), 8, Costs(**values))}
+
+
+def test_expected_speed_is_that_of_the_benchmark() -> None:
+    costs = Costs(
+        sub_step_s=0.005,
+        sub_step_cv=1.0,
+        inference_s=0.02,
+        inference_per_sample_s=0.001,
+        train_per_chunk_s=0.0023,
+    )
+    assert predict(assembly(), costs, 6).trained_steps_per_s == pytest.approx(434, rel=0.02)
+
+
+def test_the_command_prints_and_writes_every_number(tmp_path: Any, capsys: Any) -> None:
+    profile, figures = tmp_path / "costs.json", tmp_path / "figures.json"
+    profile.write_text('{"sub_step_s": 0.005, "sub_step_cv": 1, "inference_s": 0.02}')
+    with pytest.raises(SystemExit) as end:
+        main(f"check schedule-benchmark simulator.lanes=40 --profile {profile} --json {figures}".split())
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    rows = json.loads(figures.read_text())["rows"]
+    for row in rows:
+        assert row["name"] in printed
+    assert {"expected_steps_per_s", "expected_hours", "slab"} <= {row["name"] for row in rows}
+    assert next(row for row in rows if row["name"] == "warnings")["value"] == 1
+    assert "warning: simulator.lanes: " in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be an object"),
+        ('{"sub_step_s": 1}', "sub_step_cv must be given"),
+        ('{"sub_step_s": 1, "sub_step_cv": "x"}', "sub_step_cv must be seconds"),
+        ('{"sub_step_s": 1, "sub_step_cv": 1, "fast": 1}', "fast is no cost"),
+    ],
+)
+def test_a_bad_profile_is_refused_in_one_line(text: str, message: str, tmp_path: Any) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        read_costs(path)
+    assert "\n" not in str(error.value)
+
+
+SMALL = st.integers(1, 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    members=st.integers(1, 3),
+    envs=st.integers(1, 7),
+    batches=st.integers(1, 3),
+    slots=st.one_of(SMALL, st.lists(SMALL, min_size=1, max_size=3).map(tuple)),
+    lanes=SMALL,
+    generators=st.integers(1, 3),
+    max_batch_size=st.integers(1, 12),
+    batch=st.integers(1, 12),
+    micro_batch=st.integers(1, 12),
+    chunks=st.integers(1, 3),
+    mode=st.sampled_from(["ss", "as", "aa_barrier", "aa"]),
+    max_lag=st.integers(1, 3),
+    routing=st.sampled_from(["any", "least_loaded", "pinned"]),
+    deterministic=st.booleans(),
+)
+def test_any_counts_run_exactly_or_fail_at_once(**c: Any) -> None:
+    tree = {
+        "schedule": {"mode": c["mode"], "max_lag": c["max_lag"], "deterministic": c["deterministic"]},
+        "simulator": {
+            "kind": "synthetic",
+            "options": {"task": "delay"},
+            "chunk": 2,
+            **{name: c[name] for name in ("members", "envs", "batches", "slots", "lanes")},
+        },
+        "generator": {
+            "members": c["generators"],
+            "max_batch_size": c["max_batch_size"],
+            "routing": c["routing"],
+        },
+        "trainer": {
+            "trajectory": "segment",
+            "bootstrap": "trainer",
+            "updates": 2,
+            **{name: c[name] for name in ("batch", "micro_batch", "chunks")},
+        },
+        "policy": {"kind": "emulated"},
+        "learner": {"kind": "emulated"},
+    }
+    try:
+        config = Config.model_validate(tree)
+    except ValueError as error:
+        assert any(word in str(error) for word in ("nearest", "use ", "must lie in", "needs a mode"))
+        return
+    _runs_exactly(Assembly(config))
+
+
+def _runs_exactly(whole: Assembly) -> None:
+    config, engine = whole.config, whole.settings
+    envs = [env for slot in engine.topology.slots for env in slot.envs]
+    assert sorted(envs) == list(range(config.simulator.total_envs))
+    assert max(len(slot.envs) for slot in engine.topology.slots) <= engine.batching.max_batch_size
+    assert engine.rows >= min(config.trainer.batch * (config.schedule.lag + 1), len(envs))
+    assert derived(whole)
+    assert isinstance(findings(whole, 2), list)
+    done = predict(whole, COSTS, 1).engine
+    assert done.statistics.trained == 2 * config.trainer.batch
+    assert done.intake.version == 2
