@@ -68,11 +68,18 @@ def evaluate(
 
 
 @app.command()
-def check(recipe: Recipe, overrides: Overrides = None, json: Json = None) -> None:
+def check(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="JSON of measured costs: adds the expected speed and hours.")
+    ] = None,
+    json: Json = None,
+) -> None:
     """Print every derived number of a recipe and warn of settings that do nothing or can stall."""
     from rlvla3.commands import checking
 
-    checking.command(recipe, overrides or [], json)
+    checking.command(recipe, overrides or [], profile, json)
 
 
 @app.command()
