@@ -4,27 +4,7 @@ import json
 from collections import defaultdict
 
 from rlvla3.core.engine import Engine
-from rlvla3.messages import (
-    ApplyActions,
-    CancelRequests,
-    FinishUpdate,
-    InferenceDone,
-    LoadWeights,
-    MemberReady,
-    MemberReaped,
-    ObservationReady,
-    ReplaceMember,
-    ReportEvaluation,
-    RunInference,
-    StartTrajectories,
-    Stop,
-    StopRequested,
-    TrainMicroBatch,
-    TrajectoryReady,
-    UpdateDone,
-    WeightsLoaded,
-    WeightsPublished,
-)
+from rlvla3.messages import RunInference, Stop
 from rlvla3.runtime.virtual import Report, VirtualRuntime
 
 EPSILON_S = 1e-9
@@ -42,6 +22,8 @@ class Rules:
         self.env_slot = {e: s.slot for s in topology.slots for e in s.envs}
         self.waiting: dict[tuple, float] = {}
         """Requests in a queue by arrival time; (kind, row, chunk) names one."""
+        self.asked: dict[int, list[tuple]] = {}
+        """Requests of each slot's present observation."""
         self.running: dict[str, dict[tuple, float]] = {}
         self.loading: set[str] = set()
         self.serving: set[str] = set()
@@ -58,12 +40,10 @@ class Rules:
         """Times at which each Simulator finished a trajectory."""
         self.starts: list[tuple[int, int, int, str]] = []
         """(env, episode, first chunk, channel) of everything started."""
-        self.version = None
         self.updates: list[tuple[int, ...]] = []
         """Episodes of each update that was handed to the Trainer."""
         self.update: list[int] = []
         self.loaded: dict[str, int] = {}
-        self.published: set[int] = set()
 
     # --- events first, then the commands they led to -----------------------------------------
 
@@ -78,37 +58,43 @@ class Rules:
         self.check_accounting()
 
     def take_event(self, now_s, event):
-        if isinstance(event, ObservationReady):
-            assert event.slot not in self.unanswered
-            self.unanswered[event.slot] = event.seq
-            for row, chunk in zip(event.rows, event.chunks, strict=True):
-                self.waiting["act", row, chunk] = now_s
-        elif isinstance(event, TrajectoryReady):
-            self.finished[event.member].append(now_s)
-            bootstrap = self.training.bootstrap == "generator" and event.end != "terminated"
-            if bootstrap and self.channel[event.row] == "rollout" and not self.ending:
-                self.waiting["value", event.row, event.chunks] = now_s
-        elif isinstance(event, InferenceDone):
-            self.take_answer(event)
-        elif isinstance(event, MemberReady):
-            self.up.add(event.member)
-        elif isinstance(event, WeightsLoaded):
-            self.loading.discard(event.member)
-            self.serving.add(event.member)
-            if event.channel == "rollout":
-                assert event.version >= self.loaded.get(event.member, 0)
-                self.loaded[event.member] = event.version
-        elif isinstance(event, WeightsPublished):
-            self.published.add(event.version)
-        elif isinstance(event, UpdateDone):
-            self.updates.append(tuple(self.update))
-            self.update = []
-        elif isinstance(event, StopRequested):
-            self.ending = True
-        elif isinstance(event, MemberReaped):
-            self.waiting |= self.running.pop(event.member, {})
+        handler = getattr(self, "on_" + type(event).__name__, None)
+        if handler is not None:
+            handler(now_s, event)
 
-    def take_answer(self, event):
+    def on_ObservationReady(self, now_s, event):  # noqa: N802
+        assert event.slot not in self.unanswered
+        self.unanswered[event.slot] = event.seq
+        self.asked[event.slot] = [("act", r, c) for r, c in zip(event.rows, event.chunks, strict=True)]
+        self.waiting |= dict.fromkeys(self.asked[event.slot], now_s)
+
+    def on_TrajectoryReady(self, now_s, event):  # noqa: N802
+        self.finished[event.member].append(now_s)
+        bootstrap = self.training.bootstrap == "generator" and event.end != "terminated"
+        if bootstrap and self.channel[event.row] == "rollout" and not self.ending:
+            self.waiting["value", event.row, event.chunks] = now_s
+
+    def on_MemberReady(self, now_s, event):  # noqa: N802
+        self.up.add(event.member)
+
+    def on_WeightsLoaded(self, now_s, event):  # noqa: N802
+        self.loading.discard(event.member)
+        self.serving.add(event.member)
+        if event.channel == "rollout":
+            assert event.version >= self.loaded.get(event.member, 0)
+            self.loaded[event.member] = event.version
+
+    def on_UpdateDone(self, now_s, event):  # noqa: N802
+        self.updates.append(tuple(self.update))
+        self.update = []
+
+    def on_StopRequested(self, now_s, event):  # noqa: N802
+        self.ending = True
+
+    def on_MemberReaped(self, now_s, event):  # noqa: N802
+        self.waiting |= self.running.pop(event.member, {})
+
+    def on_InferenceDone(self, now_s, event):  # noqa: N802
         self.running.pop(event.member)
         batch = self.batch_of.pop(event.member)
         for request in batch.requests:
@@ -117,28 +103,35 @@ class Rules:
                     self.oldest[row] = min(self.oldest.get(row, event.version), event.version)
 
     def take_command(self, now_s, command):
-        if isinstance(command, (ApplyActions, CancelRequests)):
-            for slot, seq in command.slots:
-                assert self.unanswered.pop(slot) == seq
-        elif isinstance(command, RunInference):
-            self.take_batch(now_s, command)
-        elif isinstance(command, LoadWeights):
-            self.loading.add(command.member)
-        elif isinstance(command, ReplaceMember):
-            self.take_loss(command.member)
-        elif isinstance(command, StartTrajectories):
-            self.take_starts(now_s, command)
-        elif isinstance(command, TrainMicroBatch):
-            assert 1 <= len(command.trajectories) <= self.training.micro_batch
-            for trajectory in command.trajectories:
-                self.update.append(trajectory.episode)
-                assert trajectory.oldest_version == self.oldest[trajectory.row]
-        elif isinstance(command, FinishUpdate):
-            assert len(self.update) == self.training.batch
-        elif isinstance(command, ReportEvaluation):
-            self.take_report(command)
+        handler = getattr(self, "do_" + type(command).__name__, None)
+        if handler is not None:
+            handler(now_s, command)
 
-    def take_batch(self, now_s, command):
+    def answered(self, now_s, command):
+        for slot, seq in command.slots:
+            assert self.unanswered.pop(slot) == seq
+
+    do_ApplyActions = answered  # noqa: N815
+
+    def do_CancelRequests(self, now_s, command):  # noqa: N802
+        self.answered(now_s, command)
+        for slot, _ in command.slots:
+            for key in self.asked[slot]:
+                self.waiting.pop(key, None)
+
+    def do_LoadWeights(self, now_s, command):  # noqa: N802
+        self.loading.add(command.member)
+
+    def do_TrainMicroBatch(self, now_s, command):  # noqa: N802
+        assert 1 <= len(command.trajectories) <= self.training.micro_batch
+        for trajectory in command.trajectories:
+            self.update.append(trajectory.episode)
+            assert trajectory.oldest_version == self.oldest[trajectory.row]
+
+    def do_FinishUpdate(self, now_s, command):  # noqa: N802
+        assert len(self.update) == self.training.batch
+
+    def do_RunInference(self, now_s, command):  # noqa: N802
         keys = {}
         samples = 0
         for request in command.requests:
@@ -162,7 +155,8 @@ class Rules:
         if now_s >= oldest_s + batching.batch_timeout_s:
             assert min(taken.values()) <= oldest_s
 
-    def take_loss(self, member):
+    def do_ReplaceMember(self, now_s, command):  # noqa: N802
+        member = command.member
         self.up.discard(member)
         self.serving.discard(member)
         self.loading.discard(member)
@@ -176,7 +170,7 @@ class Rules:
         if member in self.batch_of:
             del self.batch_of[member]
 
-    def take_starts(self, now_s, command):
+    def do_StartTrajectories(self, now_s, command):  # noqa: N802
         for credit in command.starts:
             assert self.slot_member[self.env_slot[credit.env]] == command.member
             self.channel[credit.row] = credit.channel
@@ -186,7 +180,7 @@ class Rules:
             if credit.channel == "rollout":
                 self.started_at.append((now_s, credit.episode))
 
-    def take_report(self, command):
+    def do_ReportEvaluation(self, now_s, command):  # noqa: N802
         starts = [t.start for t in command.trajectories]
         assert starts == [e.start for e in self.settings.evaluation.starts]
         assert all(t.oldest_version == command.version for t in command.trajectories)

@@ -68,7 +68,7 @@ def trainings(draw, **fixed):
         "max_lag": draw(st.integers(0, 3)),
         "on_stale": draw(st.sampled_from(["wait", "drop"])),
         "micro_batch": draw(st.integers(1, 6)),
-        "updates": draw(st.integers(1, 5)),
+        "updates": draw(st.integers(1, 12)),
         "bootstrap": draw(st.sampled_from(["generator", "trainer"])),
         "checkpoint_every": draw(st.integers(0, 2)),
         "max_skipped": 1000,
@@ -164,7 +164,7 @@ def ends_well(report, settings):
     assert report.stop.reason == f"all {settings.training.updates} versions are trained"
 
 
-@worlds_tried(100)
+@worlds_tried(250)
 @given(runs())
 def test_any_world_keeps_the_rules_and_reaches_its_updates(arguments):
     report, _, runtime = engine_rules.run(**arguments)
@@ -213,9 +213,8 @@ def test_resume_from_any_checkpoint_keeps_the_rules(arguments, data):
 
 
 @worlds_tried(30)
-@given(runs(kinds=("crash", "stuck", "hang"), max_lag=0), st.data())
-def test_without_lag_nothing_starts_before_its_version_is_served(arguments, data):
-    settings = arguments["settings"]
-    report, rules, runtime = engine_rules.run(**arguments)
-    ends_well(report, settings)
+@given(runs(kinds=("crash", "stuck", "hang"), max_lag=0))
+def test_without_lag_everything_is_on_policy(arguments):
+    report, _, _ = engine_rules.run(**arguments)
+    ends_well(report, arguments["settings"])
     assert report.lags == [0] * len(report.lags)

@@ -2,14 +2,21 @@
 
 import dataclasses
 import json
+from itertools import pairwise
 
 import engine_rules
 import pytest
 import worlds as w
 
+from rlvla3.core.engine import Engine
+from rlvla3.core.health import Up
 from rlvla3.messages import (
+    ApplyActions,
     FinishUpdate,
     Member,
+    MemberLost,
+    MemberReady,
+    MemberReaped,
     ReplaceMember,
     ReportEvaluation,
     StartTrajectories,
@@ -120,7 +127,7 @@ def test_lockstep_serves_the_stages_in_turn():
     runtime.run()
     assert len(served) > 50
     assert all(len(stages) == 1 for stages in served)
-    assert all(a != b for a, b in zip(served[:20], served[1:20], strict=False))
+    assert all(a != b for a, b in pairwise(served))
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
@@ -167,8 +174,9 @@ def test_a_quota_makes_what_is_trained_independent_of_timing_and_processes():
     assert quota_run(quota_world(4, 2, 1), seed=2) == expected
 
 
-def test_a_quota_survives_a_lost_simulator_and_a_skipped_update():
-    faults = (fault("crash", 0.3, SIMULATOR), fault("skip_update", 0.4), fault("crash", 2.5, SIMULATOR))
+@pytest.mark.parametrize("at_s", [0.05, 0.11, 0.17, 0.23, 0.3])
+def test_a_quota_survives_a_lost_simulator_and_a_skipped_update(at_s):
+    faults = (fault("crash", at_s, SIMULATOR), fault("skip_update", 0.4), fault("crash", 2.5, SIMULATOR))
     settings = quota_world(2, 4, 1)
     report, _, runtime = engine_rules.run(
         settings, w.costs(), w.workload(max_chunks=3, episode_chunks=lengths), faults=faults
@@ -266,6 +274,27 @@ def test_a_generator_lost_with_a_full_queue_loses_no_request(generators):
     assert runtime.engine.statistics.dropped == {}
 
 
+def test_what_waits_for_a_lost_generator_goes_to_another_one_before_it_is_reaped():
+    topology = w.topology(simulators=1, envs=6, slots=6, generators=2)
+    settings = world(topology, w.batching(max_batch_size=1, batch_timeout_s=99.0), w.training(max_lag=3))
+    _, _, _, log = trace(
+        settings, w.costs(inference_s=0.1), faults=(fault("crash", 1.0, GENERATOR),), reap_s=2.0
+    )
+    answers = [m for t, m in log if isinstance(m, ApplyActions) and 1.0 < t < 3.0]
+    assert len({slot for answer in answers for slot, _ in answer.slots}) == 5
+
+
+def test_a_member_that_reports_ready_after_it_was_lost_is_not_used():
+    settings = world(w.topology(simulators=1))
+    engine = Engine(settings, 0.0)
+    engine.on(MemberLost(member=SIMULATOR, reason="exit code 1"), 1.0)
+    assert engine.on(MemberReady(member=SIMULATOR), 1.1) == []
+    assert engine.health.state[SIMULATOR] is Up.LOST
+    engine.on(MemberReaped(member=SIMULATOR), 1.2)
+    engine.on(MemberReady(member=SIMULATOR), 1.3)
+    assert engine.health.state[SIMULATOR] is Up.UP
+
+
 def test_an_idle_generator_takes_over_what_waits_too_long_for_a_busy_one():
     """generator-0 is stuck with requests in its queue; generator-1 serves them at their timeout."""
     topology = w.topology(simulators=1, envs=6, slots=6, generators=2)
@@ -331,9 +360,12 @@ def test_updates_that_are_never_finite_end_the_run():
 
 @pytest.mark.parametrize("at_s", [0.0, 0.05, 0.3, 0.9, 1.02, 1.3, 1.57, 2.2])
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_stop_at_any_moment_checkpoints_and_answers_everybody(at_s, streaming):
+@pytest.mark.parametrize("max_lag", [0, 3])
+def test_a_stop_at_any_moment_checkpoints_and_answers_everybody(at_s, streaming, max_lag):
     settings = world(
-        w.topology(simulators=2, envs=8, slots=8), w.batching(max_batch_size=2), w.training(updates=99)
+        w.topology(simulators=2, envs=8, slots=8),
+        w.batching(max_batch_size=2),
+        w.training(updates=99, max_lag=max_lag),
     )
     costs = w.costs(train_per_chunk_s=0.01, publish_s=0.05, load_s=0.05)
     report, _, runtime = engine_rules.run(
