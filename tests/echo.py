@@ -41,6 +41,10 @@ class EchoEnv(DelayEnv):
         self._asked = np.array(observation["tag"])
         return {"echo": self._asked, "image": observation["image"]}
 
+    def picture(self) -> np.ndarray:
+        """A frame; it is no observation that an action could answer."""
+        return np.asarray(super().observe()["image"])
+
 
 class EchoSimulator(Synthetic):
     """The adapter of ``EchoEnv``; ``tests/`` must be importable: kind ``echo:EchoSimulator``."""

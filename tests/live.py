@@ -119,11 +119,17 @@ class Run:
     """One run of the runtime in this process."""
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, training: bool = True, **more: Any
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        training: bool = True,
+        videos: str = "",
+        **more: Any,
     ) -> None:
         self.folder = folder
         self.watcher = Watcher()
-        assembly = Assembly(Config.model_validate(config), training=training)
+        assembly = Assembly(Config.model_validate(config), training=training, videos=videos)
         self.runtime = LocalRuntime(assembly, folder, self.watcher, **more)
         self.stop = Stop(reason="not run", failed=True)
         self.seconds = 0.0

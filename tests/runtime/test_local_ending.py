@@ -97,7 +97,7 @@ def test_the_first_signal_saves_a_checkpoint_and_resume_goes_on(
     again = command(
         tmp_path / "again",
         "train",
-        "unused",
+        str(tmp_path / "recipe.yaml"),
         f"trainer.updates={version + 3}",
         "--resume",
         "--folder",
@@ -133,7 +133,7 @@ def test_the_second_signal_ends_at_once(tmp_path: Path, command: Start) -> None:
 def test_no_checkpoint_in_time_is_said(tmp_path: Path) -> None:
     changes = {"learner": {"options": {"ms_per_sample": 1000}}}
     run = Run(tmp_path, values(changes))
-    run.watcher.when(lambda e: bool(e.intake.admitted), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run.watcher.when(lambda e: e.intake.phase == "training", lambda: os.kill(os.getpid(), signal.SIGTERM))
     run.go()
     assert run.stop.failed
     assert "no checkpoint within 6 s" in run.stop.reason
@@ -150,8 +150,6 @@ def test_a_signal_before_anything_is_ready(tmp_path: Path) -> None:
 
 def test_a_signal_while_a_member_hangs(tmp_path: Path) -> None:
     """What hangs does not keep the checkpoint from being written, nor the end from coming."""
-    run = Run(tmp_path, values(faults(fault("hang", 3, step=1)), {"trainer": {"updates": 1000}}))
-    run.watcher.when(lambda e: e.intake.version >= 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     changes = {"schedule": {"max_lag": 3}, "trainer": {"updates": 1000, "batch": 4}}
     run = Run(tmp_path, values(faults(fault("hang", 30, step=1)), changes))
     run.watcher.when(lambda e: e.intake.version >= 5, lambda: os.kill(os.getpid(), signal.SIGINT))
