@@ -4,6 +4,7 @@ and a learner that verifies each row it is given and writes down what it trained
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,6 +156,31 @@ class Recording:
     def build(settings: Any, context: LearnerContext) -> RecordingLearner:
         """Build it."""
         return RecordingLearner(settings, streaming=context.streaming)
+
+
+class StuckLearner(EmulatedLearner):
+    """Makes its file when an update begins, which then never ends."""
+
+    def __init__(self, settings: RecordingSettings) -> None:
+        super().__init__(settings, streaming=False)
+        self._file = Path(settings.file)
+
+    def update(self) -> UpdateReport:
+        """Never return."""
+        self._file.touch()
+        threading.Event().wait()
+        raise AssertionError
+
+
+class Stuck:
+    """Factory of ``StuckLearner``: kind ``echo:Stuck``."""
+
+    Settings: ClassVar[type[Settings]] = RecordingSettings
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> StuckLearner:
+        """Build it."""
+        return StuckLearner(settings)
 
 
 def recorded(file: Path) -> list[Mapping[str, Any]]:

@@ -186,8 +186,9 @@ def _limit(limit_s: float, folder: Path) -> Iterator[None]:
 
     def end() -> None:
         late.set()
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGINT)
 
     timer = threading.Timer(limit_s, end)
     timer.daemon = True

@@ -154,13 +154,14 @@ def test_a_trainer_that_raises_says_so(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_takes_too_long_shows_where(tmp_path: Path) -> None:
-    changes = {"learner": {"options": {"ms_per_sample": 1000}}, "health": {"update_timeout_s": 1}}
+    learner = {"kind": "echo:Stuck", "options": {"file": str(tmp_path / "updating")}}
+    changes = {"learner": learner, "health": {"update_timeout_s": 1}}
     run = Run(tmp_path, values(changes)).go()
     assert run.stop.failed
     assert "trainer-0 was lost: an update has taken more than 1 s" in run.stop.reason
     ((member, _, log),) = run.watcher.lost
     assert member == "trainer-0"
-    assert "in _work" in log
+    assert "in update" in log
 
 
 def test_a_member_that_cannot_be_built_is_shown_once_for_each_attempt(tmp_path: Path) -> None:

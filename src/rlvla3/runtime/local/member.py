@@ -60,6 +60,25 @@ def _die_with(controller: int) -> None:
         os._exit(1)
 
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _leave_signals_to_the_controller() -> None:
+    """A scheduler signals all processes at once; the last checkpoint still needs this one.
+
+    A handler, rather than SIG_IGN, is not inherited by programs that an env starts; processes that
+    it forks get the usual behaviour back.
+    """
+    for number in _ENDS:
+        signal.signal(number, lambda *_: None)
+
+    def restore() -> None:
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=restore)
+
+
 class _Pulse(threading.Thread):
     """Heartbeats and time accounts."""
 
@@ -129,7 +148,7 @@ def main() -> int:
     """Run the member to its end; the exit code is 0 after a regular shutdown."""
     descriptor, controller = int(sys.argv[2]), int(sys.argv[3])
     _die_with(controller)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_signals_to_the_controller()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.set_inheritable(descriptor, False)

@@ -43,6 +43,8 @@ from rlvla3.runtime.payloads import create_memory
 
 _STACKS_S = 0.3
 """Time a hanging member gets to write its stacks before it is killed."""
+_SAME_S = 0.5
+"""Signals this close are one: wrappers pass on what the terminal or the scheduler sent to all."""
 _GRACE_S = 6.0
 """Time the last checkpoint may take after Ctrl-C; the previous one stays if it takes longer."""
 _GOODBYE_S = 2.0
@@ -109,6 +111,7 @@ class LocalRuntime:
         self._order = count()
         self._stop: Stop | None = None
         self._interrupts = 0
+        self._interrupted_s = 0.0
         self._budgeted = False
         self._memory: list[int] = []
         self.engine: Engine | None = None
@@ -146,7 +149,11 @@ class LocalRuntime:
 
     def request_stop(self, reason: str) -> None:
         """Checkpoint, then end; from the thread that runs the loop or a signal handler."""
+        now_s = time.monotonic()
+        if self._interrupts and now_s < self._interrupted_s + _SAME_S:
+            return
         self._interrupts += 1
+        self._interrupted_s = now_s
         if self._interrupts > 1:
             self._stop = Stop(reason=f"{reason}, twice", failed=True)
             return
@@ -160,7 +167,10 @@ class LocalRuntime:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Have SIGINT and SIGTERM wake the loop (only the main thread may take signals)."""
+        """Have SIGINT, SIGTERM and SIGHUP wake the loop (only the main thread may take signals).
+
+        What was ignored when the run began (``nohup``) stays ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -170,7 +180,8 @@ class LocalRuntime:
             writer.setblocking(False)
             self._selector.register(reader, selectors.EVENT_READ, None)
             old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-            names = (signal.SIGINT, signal.SIGTERM)
+            ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            names = [name for name in ends if signal.getsignal(name) is not signal.SIG_IGN]
             old = {
                 name: signal.signal(name, lambda number, _: self.request_stop(signal.Signals(number).name))
                 for name in names
@@ -339,7 +350,7 @@ class LocalRuntime:
         """The member's process is gone: say so, and start the next one if there is to be one."""
         self._observer.on_lost(command.member, command.reason, log)
         self._events.append(MemberReaped(member=command.member))
-        if command.restart:
+        if command.restart and self._stop is None:
             self._spawn(command.member)
 
     def _show_lost_trainers(self, engine: Engine) -> None:
@@ -393,3 +404,5 @@ class LocalRuntime:
         for message in process.connection.receive() or ():
             if isinstance(message, Telemetry):
                 self._observer.on_telemetry(message, time.monotonic())
+            elif isinstance(message, MemberLost):
+                self._observer.on_lost(message.member, message.reason, "")
