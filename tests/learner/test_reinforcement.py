@@ -75,6 +75,18 @@ def test_value_warm_up_holds_the_policy() -> None:
     assert not np.array_equal(trained.weights("rollout")["state_proj.weight"], before["state_proj.weight"])
 
 
+def test_value_passes_train_the_value_head_alone() -> None:
+    trained, plain = learner(epochs=1, value_passes=3), learner(epochs=1)
+    step(trained, 0)
+    step(plain, 0)
+    for name, array in trained.weights("rollout").items():
+        same = np.array_equal(array, plain.weights("rollout")[name])
+        assert same != name.startswith("value_head."), name
+    for name, array in trained.weights("evaluation").items():
+        if not name.startswith("value_head."):
+            np.testing.assert_array_equal(array, plain.weights("evaluation")[name])
+
+
 def test_the_order_of_arrival_changes_no_bit() -> None:
     results = []
     for order in (lambda rows: rows, lambda rows: rows[::-1]):

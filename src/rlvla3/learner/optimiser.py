@@ -78,7 +78,7 @@ class Optimiser:
                 parameter.grad.mul_(factor)
 
     def step(self) -> float | None:
-        """Clip, step and average.
+        """Clip, step and average the parameters that have a gradient.
 
         Returns:
             The norm of the gradient before clipping, or None (and no step) if it is not finite.
@@ -87,10 +87,11 @@ class Optimiser:
         if not torch.isfinite(norm):
             return None
         self._adam.step()
-        if self.average:
+        moved = {name: p for name, p in self._parameters.items() if p.grad is not None}
+        if self.average and moved:
             with torch.no_grad():
                 torch._foreach_lerp_(
-                    list(self.average.values()), list(self._parameters.values()), 1.0 - self._ema
+                    [self.average[name] for name in moved], list(moved.values()), 1.0 - self._ema
                 )
         return float(norm)
 

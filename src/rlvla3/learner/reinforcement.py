@@ -173,11 +173,14 @@ class Reinforcement:
             self._optimiser.scale_gradients(1.0 / self._streamed)
             means.add({"grad_norm": self._step()}, 1)
         epochs = 1 if streamed else 0
-        for epoch in range(epochs, self.settings.epochs):
+        wanted = 0 if self.warming_up and self.settings.value_passes else self.settings.epochs
+        for epoch in range(epochs, wanted):
             kl = self._epoch(samples, given, epoch, means)
             epochs = epoch + 1
             if self.settings.target_kl and kl > self.settings.target_kl:
                 break
+        for number in range(self.settings.value_passes):
+            self._value_pass(samples, self.settings.epochs + number)
         self._advantages = blend(self._advantages, own, self.settings.statistics_keep)
         metrics = means.values() | {"epochs": float(epochs), "lr": self._optimiser.rates["policy"]}
         return metrics | {"advantage_mean": own.mean, "advantage_std": own.std}
@@ -194,6 +197,19 @@ class Reinforcement:
             kl.add({"kl": metrics["kl"]}, len(piece))
         return kl.values()["kl"]
 
+    def _value_pass(self, samples: Samples, number: int) -> None:
+        """One pass of the value head alone, in minibatches; ``number`` names its shuffle."""
+        for piece in samples.pieces(self._order(samples, number), self.settings.minibatch):
+            self._optimiser.zero_gradients()
+            value = self.model.value(piece.prefix, piece.observation)
+            behaviour = torch.from_numpy(piece.record["log_prob"]).to(value.device)
+            inputs = self._inputs(piece, behaviour, value, torch.zeros_like(value), piece.advantage)
+            loss, _ = self.algorithm.loss(inputs, value_only=True)
+            if not torch.isfinite(loss):
+                raise _NotFiniteError("not_finite_loss")
+            torch.autograd.backward(loss)
+            self._step()
+
     def _order(self, samples: Samples, epoch: int) -> npt.NDArray[np.int64]:
         """A shuffle named by (seed, version, epoch) of the chunks sorted by (episode, chunk)."""
         generator = np.random.default_rng([self.seed, self.version, epoch])
@@ -205,17 +221,8 @@ class Reinforcement:
         advantage = piece.advantage.to(device)
         if self.settings.normalise_advantages:
             advantage = normalise(advantage, given)
-        behaviour = torch.from_numpy(piece.record["log_prob"]).to(device)
-        inputs = LossInputs(
-            log_prob=evaluation.log_prob,
-            behaviour_log_prob=behaviour,
-            value=evaluation.value,
-            behaviour_value=torch.from_numpy(piece.record["value"]).to(device),
-            entropy=evaluation.entropy,
-            advantage=advantage,
-            returns=piece.returns.to(device),
-            mask=torch.ones(len(piece), dtype=torch.bool, device=device),
-        )
+        inputs = self._inputs(piece, evaluation.log_prob, evaluation.value, evaluation.entropy, advantage)
+        behaviour = inputs.behaviour_log_prob
         loss, metrics = self.algorithm.loss(inputs, value_only=self.warming_up)
         numbers = {name: float(value) for name, value in metrics.items()}
         if not torch.isfinite(loss):
@@ -224,6 +231,21 @@ class Reinforcement:
             current = torch.from_numpy(piece.version == self.version).to(device)
             numbers |= logprob_gap(evaluation.log_prob.detach(), behaviour, current)
         return loss, numbers
+
+    def _inputs(
+        self, piece: Samples, log_prob: Tensor, value: Tensor, entropy: Tensor, advantage: Tensor
+    ) -> LossInputs:
+        device = value.device
+        return LossInputs(
+            log_prob=log_prob,
+            behaviour_log_prob=torch.from_numpy(piece.record["log_prob"]).to(device),
+            value=value,
+            behaviour_value=torch.from_numpy(piece.record["value"]).to(device),
+            entropy=entropy,
+            advantage=advantage.to(device),
+            returns=piece.returns.to(device),
+            mask=torch.ones(len(piece), dtype=torch.bool, device=device),
+        )
 
     def _step(self) -> float:
         norm = self._optimiser.step()

@@ -27,6 +27,9 @@ class ReinforcementSettings(Settings):
     """Versions over which the rates fall."""
     value_warm_up: int = Field(default=2, ge=0)
     """First versions that train the value head only, while the policy stays as it is."""
+    value_passes: int = Field(default=0, ge=0)
+    """Passes of the value head alone, after the epochs. They cost next to nothing where the prefix is
+    frozen, and better values make better advantages. During value_warm_up they replace the epochs."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
     gradient_clip: float = Field(default=0.5, gt=0)

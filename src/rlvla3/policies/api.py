@@ -84,6 +84,10 @@ class PolicyModel(Protocol):
         """Log-probs, entropy and values of stored records under the present weights."""
         ...
 
+    def value(self, prefix: Any, observation: Arrays) -> torch.Tensor:
+        """``evaluate``'s value [B], with gradient, without the cost of the rest."""
+        ...
+
     def imitation_loss(
         self, observation: Arrays, actions: npt.NDArray[np.float32], generator: torch.Generator
     ) -> torch.Tensor:

@@ -281,6 +281,11 @@ class TinyNetwork(nn.Module):
         value = self._value(pooled, state, observation)
         return Evaluation(log_prob=log_prob, entropy=torch.zeros_like(value), value=value)
 
+    def value(self, prefix: Prefix, observation: Arrays) -> Tensor:
+        """V(s) [B] with gradient, from what ``prefix`` kept."""
+        _, pooled = self._complete(prefix, observation)
+        return self._value(pooled, self._state(observation), observation)
+
     def imitation_loss(
         self, observation: Arrays, actions: npt.NDArray[np.float32], generator: torch.Generator
     ) -> Tensor:
