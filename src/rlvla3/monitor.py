@@ -1,6 +1,7 @@
 """Watches a run: metrics for each version, live progress, evaluations, replaced members."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rlvla3.assembly import Assembly
@@ -140,7 +141,7 @@ class Monitor:
         elif isinstance(event, UpdateDone):
             self._log(engine, now_s)
         elif isinstance(event, StopRequested):
-            self._display.note(f"ending: {event.reason}; saving a checkpoint first")
+            self._note(f"ending: {event.reason}; saving a checkpoint first")
 
     def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
         """Keep time accounts and the update's figures."""
@@ -159,7 +160,7 @@ class Monitor:
             outcomes = result.of_task(task)
             values[f"eval/{name}"] = sum(outcomes) / len(outcomes)
         self._metrics.log(report.version, values, self._elapsed_s(now_s))
-        self._display.note(
+        self._note(
             f"version {report.version}: success_rate {result.rate:.1%} "
             f"[{low:.1%}, {high:.1%}] of {len(result.success)} held-out episodes"
         )
@@ -171,15 +172,21 @@ class Monitor:
     def on_lost(self, member: Member, reason: str, log: str) -> None:
         """Show what happened to a member: its error first, then where it was."""
         self.lost.append((member, reason))
-        self._display.note(f"{member} was lost: {reason}")
+        self._note(f"{member} was lost: {reason}")
         if log and "Traceback" not in reason:
-            self._display.note(f"the end of {member}'s log:\n{log}")
+            self._note(f"the end of {member}'s log:\n{log}")
 
     def on_watch(self, engine: Engine, now_s: float) -> None:
         """Update the display about once a second."""
         if now_s >= self._progress_due_s and self._start_s is not None:
             self._progress_due_s = now_s + _PROGRESS_S
-            self._display.update(self._progress(engine, now_s))
+            with suppress(OSError):
+                self._display.update(self._progress(engine, now_s))
+
+    def _note(self, text: str) -> None:
+        """Show a line; a terminal that has gone away is no reason to end."""
+        with suppress(OSError):
+            self._display.note(text)
 
     # --- figures -------------------------------------------------------------------------------
 

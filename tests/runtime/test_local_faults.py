@@ -159,8 +159,8 @@ def test_a_trainer_that_takes_too_long_shows_where(tmp_path: Path) -> None:
     run = Run(tmp_path, values(changes)).go()
     assert run.stop.failed
     assert "trainer-0 was lost: an update has taken more than 1 s" in run.stop.reason
-    ((member, _, log),) = run.watcher.lost
-    assert member == "trainer-0"
+    ((member, reason, log),) = run.watcher.lost
+    assert (member, reason) == ("trainer-0", "an update has taken more than 1 s")
     assert "in update" in log
 
 

@@ -365,7 +365,8 @@ class LocalRuntime:
             if not process.wait(0):
                 process.ask_for_stacks()
                 process.wait(_STACKS_S)
-            self._observer.on_lost(member, self._stop.reason, process.log_tail())
+            reason = self._stop.reason.removeprefix(f"{member} was lost: ")
+            self._observer.on_lost(member, reason, process.log_tail())
 
     def _end_members(self) -> None:
         """Say goodbye, wait a little, kill what is left, whatever goes wrong meanwhile."""
