@@ -16,6 +16,7 @@ from rlvla3.monitor import EvaluationResult, Monitor
 from rlvla3.progress import Display
 from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
+from rlvla3.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,10 @@ def train(config: Config, folder: RunFolder, *, resume: bool, phase: str = "trai
         metrics = stack.enter_context(sinks(config, folder))
         display = stack.enter_context(Display())
         monitor = Monitor(assembly, metrics, display, phase)
-        runtime = LocalRuntime(assembly, folder.path, monitor, resume=start)
+        timeline = Timeline() if config.log.trace else None
+        if timeline is not None:
+            stack.callback(timeline.write, folder.trace)
+        runtime = LocalRuntime(assembly, folder.path, monitor, resume=start, timeline=timeline)
         return _finish(runtime, monitor)
 
 

@@ -40,6 +40,7 @@ from rlvla3.messages import (
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
+from rlvla3.timeline import Timeline
 
 _STACKS_S = 0.3
 """Time a hanging member gets to write its stacks before it is killed."""
@@ -95,9 +96,12 @@ class LocalRuntime:
         resume: tuple[Path, dict[str, object]] | None = None,
         weights: str = "",
         averaged: bool = True,
+        timeline: Timeline | None = None,
     ) -> None:
         """``resume``: a checkpoint and the engine's state in it. ``weights``: what a pure
-        evaluation evaluates; ``averaged``: its averaged weights where it has both."""
+        evaluation evaluates; ``averaged``: its averaged weights where it has both. ``timeline``:
+        records who did what when."""
+        self._timeline = timeline
         self._assembly = assembly
         self._folder = folder
         self._observer = observer
@@ -244,6 +248,10 @@ class LocalRuntime:
         now_s = time.monotonic()
         commands = engine.on(event, now_s)
         self._observer.on_event(event, engine, now_s)
+        if self._timeline is not None:
+            self._timeline.event(event, now_s)
+            for command in commands:
+                self._timeline.command(command, now_s)
         for command in commands:
             self._execute(command)
         if isinstance(event, MemberReady):
