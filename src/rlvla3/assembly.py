@@ -65,7 +65,8 @@ class Assembly:
     @cached_property
     def simulator(self) -> Simulator:
         """The adapter."""
-        return simulator_class(self.config.simulator.kind)(self.config.simulator.options)
+        made: Simulator = simulator_class(self.config.simulator.kind)(self.config.simulator.options)
+        return made
 
     @cached_property
     def spec(self) -> SimulatorSpec:
@@ -115,7 +116,8 @@ class Assembly:
     @cached_property
     def topology(self) -> Topology:
         """Members and slots, numbered Simulator by Simulator, batch by batch."""
-        config, slots, env = self.config.simulator, [], 0
+        config, env = self.config.simulator, 0
+        slots: list[SlotSettings] = []
         simulators = tuple(Member(f"simulator-{i}") for i in range(config.members))
         for member in simulators:
             for stage in range(config.batches):

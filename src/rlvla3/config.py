@@ -10,8 +10,8 @@ from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config_loading import load, options
 from rlvla3.core.batcher import ORDERS
 from rlvla3.core.sharding import shard_sizes
-from rlvla3.errors import UserError
 from rlvla3.learner.registry import learner_class
+from rlvla3.learner.settings import ImitationSettings
 from rlvla3.plugins import resolve
 from rlvla3.policies.registry import policy_class
 from rlvla3.settings import Settings
@@ -58,7 +58,7 @@ class SimulatorConfig(Settings):
         if sum(sizes) != self.envs or min(sizes) < 1:
             raise ValueError(
                 f"slots {list(sizes)} must be positive and add up to envs = {self.envs}, "
-                f"they give {sum(sizes)}; nearest: envs={sum(sizes)} or slots={[*sizes[:-1], sizes[-1] + self.envs - sum(sizes)]}"
+                f"they give {sum(sizes)}; nearest: envs={sum(sizes)}, or slots={len(sizes)} (as even as possible)"
             )
         return self
 
@@ -317,19 +317,8 @@ class ImitationConfig(Settings):
 
     demonstrations: DemonstrationsConfig = DemonstrationsConfig()
     """What is imitated."""
-    options: Any = Field(default_factory=dict)
-    """Settings of the optimisation (``rlvla3.learner.imitation``)."""
-
-    @classmethod
-    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
-        """The settings class of the imitation learner."""
-        return {"options": learner_class("imitation").Settings}
-
-    @model_validator(mode="after")
-    def _check(self) -> "ImitationConfig":
-        if isinstance(self.options, dict):
-            object.__setattr__(self, "options", options(learner_class("imitation").Settings, self.options))
-        return self
+    options: ImitationSettings = ImitationSettings()
+    """Settings of the optimisation."""
 
 
 class Config(Settings):
@@ -418,6 +407,3 @@ def load_config(source: str | Path, overrides: list[str]) -> Config:
         UserError: one line for each fault.
     """
     return load(Config, source, overrides, RECIPES, RENAMED)
-
-
-

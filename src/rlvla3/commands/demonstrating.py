@@ -241,7 +241,8 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
         rates = [f"{sum(o) / len(o):.0%}" for o in each]
         table.add_row(label, *rates, f"{outcome.rate:.1%}", f"{low:.1%} - {high:.1%}")
     Console(width=140).print(table)
-    gain, low, high = summary["gain"]["points"], *summary["gain"]["ci95"]
+    gain = summary["gain"]["points"]
+    low, high = summary["gain"]["ci95"]
     typer.echo(
         f"gain {gain:+.1f} points [{low:+.1f}, {high:+.1f}], "
         f"paired bootstrap p = {summary['gain']['p']:.4f}; "

@@ -9,7 +9,6 @@ from rlvla3.config import Config
 from rlvla3.demonstrations import Dataset
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
-from rlvla3.learner.registry import LearnerContext, learner_class
 
 DATASET = "demonstrations.safetensors"
 
@@ -53,25 +52,19 @@ def fit(
 
     ``weights``: a policy to go on from; its normalisation statistics are kept then.
     """
-    from rlvla3.learner.imitation import Demonstrations
+    from rlvla3.learner.imitation import Demonstrations, Imitation
 
     assembly = Assembly(config, training=False)
-    context = LearnerContext(
-        policy=assembly.policy,
-        algorithm=None,
-        device=_device(config.trainer.device),
-        seed=config.seed,
-        streaming=False,
-        recompute_values=False,
-        weights=weights,
-    )
-    learner = learner_class("imitation").build(config.imitation.options, context)
+    model = assembly.policy.build(_device(config.trainer.device), config.seed)
+    if weights:
+        model.load_arrays(checkpoint.load_policy(Path(weights)).weights)
+    learner = Imitation(model, config.imitation.options, seed=config.seed)
     data = Demonstrations(observation=dataset.observation, task=dataset.task, actions=dataset.actions)
     learner.run(data, fit_processors=not weights, report=lambda p: report(p.step, p.steps, p.loss))
     description = Description(
         version=0, score=None, fingerprint=assembly.fingerprint(), config=config.model_dump_json()
     )
-    return Kept(folder / checkpoint.CHECKPOINTS, 1).save_best(learner.model.arrays(), description)
+    return Kept(folder / checkpoint.CHECKPOINTS, 1).save_best(model.arrays(), description)
 
 
 def _device(device: str) -> str:

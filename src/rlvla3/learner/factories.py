@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from rlvla3.learner.api import Learner
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
-from rlvla3.learner.settings import ImitationSettings, ReinforcementSettings
+from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.settings import Settings
 
 
@@ -39,19 +39,6 @@ class EmulatedFactory:
     def build(settings: Any, context: LearnerContext) -> Learner:
         """Build it; there are no weights to load."""
         return EmulatedLearner(settings, streaming=context.streaming)
-
-
-class ImitationFactory:
-    """Supervised learning on demonstrations; it needs no algorithm and takes no rollouts."""
-
-    Settings: ClassVar[type[Settings]] = ImitationSettings
-
-    @staticmethod
-    def build(settings: Any, context: LearnerContext) -> Any:
-        """Build the network and its ``rlvla3.learner.imitation.Imitation``."""
-        from rlvla3.learner.imitation import Imitation
-
-        return Imitation(_model(context), settings, seed=context.seed)
 
 
 def _model(context: LearnerContext) -> Any:

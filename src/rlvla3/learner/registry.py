@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "reinforcement": "rlvla3.learner.factories:ReinforcementFactory",
     "emulated": "rlvla3.learner.factories:EmulatedFactory",
-    "imitation": "rlvla3.learner.factories:ImitationFactory",
 }
-"""Name → factory. ``imitation`` is the supervised warm start; it is no Trainer's learner."""
+"""Name → factory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

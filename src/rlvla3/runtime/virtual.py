@@ -226,8 +226,9 @@ class VirtualRuntime:
         if self._watch is not None:
             self._watch(self._now_s, event, commands)
         for command in commands:
-            anytime = isinstance(command, (Stop, ReportEvaluation, ReplaceMember))
-            if not anytime and command.member in self._lost:
+            if isinstance(command, (Stop, ReportEvaluation, ReplaceMember)):
+                pass
+            elif command.member in self._lost:
                 raise RuntimeError(f"{type(command).__name__} for {command.member}, which is lost")
             self._handlers[type(command)](command)
 

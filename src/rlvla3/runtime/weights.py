@@ -89,7 +89,7 @@ class WeightBuffers:
         for name, shape, dtype, offset in self._fields:
             target = np.ndarray(shape, dtype=dtype, buffer=self._memory, offset=base + offset)
             target[...] = weights[name]
-            checksum = zlib.crc32(target.reshape(-1).view(np.uint8), checksum)
+            checksum = _checksum(target, checksum)
         _STAMP.pack_into(self._memory, base, version, checksum)
         return checksum
 
@@ -117,10 +117,14 @@ class WeightBuffers:
         for name, shape, dtype, offset in self._fields:
             source = np.ndarray(shape, dtype=dtype, buffer=self._memory, offset=base + offset)
             weights[name] = source.copy()
-            checksum = zlib.crc32(weights[name].reshape(-1).view(np.uint8), checksum)
+            checksum = _checksum(weights[name], checksum)
         if stamp != (version, checksum):
             raise RuntimeError(
                 f"buffer {buffer}: stamp (version {stamp[0]}, checksum {stamp[1]:08x}), "
                 f"expected version {version}, data {checksum:08x}: a torn publish"
             )
         return weights
+
+
+def _checksum(array: npt.NDArray[Any], so_far: int) -> int:
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, so_far)
