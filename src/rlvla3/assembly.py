@@ -228,5 +228,3 @@ class Assembly:
             "chunk": self.interface.chunk,
             "policy": self.config.policy.kind,
         }
-
-

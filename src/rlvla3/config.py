@@ -58,7 +58,7 @@ class SimulatorConfig(Settings):
         if sum(sizes) != self.envs or min(sizes) < 1:
             raise ValueError(
                 f"slots {list(sizes)} must be positive and add up to envs = {self.envs}, "
-                f"they give {sum(sizes)}; nearest: envs={sum(sizes)}, or slots={len(sizes)} (as even as possible)"
+                f"they give {sum(sizes)}; nearest: envs={sum(sizes)}, or slots={len(sizes)} for even shards"
             )
         return self
 
