@@ -190,6 +190,11 @@ class Assembly:
     def _evaluation(self) -> EvaluationSettings:
         config, envs = self.config.evaluation, self.config.simulator.total_envs
         wanted = not self.training or config.every_versions or config.at_start
+        if wanted and self.spec.endless and (config.step_limit == "none" or not all(self.spec.step_limits)):
+            raise UserError(
+                f"evaluation.step_limit = {config.step_limit}: these tasks have no end of their own; "
+                "set simulator.options.step_limits and evaluation.step_limit: task"
+            )
         starts = tuple(
             EvaluationStart(
                 start=Start(task=task, split="held_out", state=state),

@@ -1,8 +1,9 @@
 """The command line: reads arguments, shows one line for what the user can mend."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,11 +17,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for a command line that it cannot read."""
+
 Recipe = Annotated[str, typer.Argument(help="Recipe name, or path of a YAML file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings as key.path=value.", show_default=False)
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+
+def _writable(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written now, rather than after hours of work."""
+    if path is not None:
+        from rlvla3.run_folder import check_writable
+
+        check_writable(path)
+    return path
+
+
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures to this file.", callback=_writable)
+]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).")]
 
 
@@ -134,11 +151,22 @@ def demo(
     demonstrating.command(recipe, overrides or [], folder, baselines, json)
 
 
-def main(arguments: Any = None) -> None:
-    """Run the command line; what a user can mend is one line and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; what a user can mend is one line and exit code 2."""
     sys.path.insert(0, str(Path.cwd()))
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        app(arguments)
+        code = app(given, prog_name="rlvla3", standalone_mode=False)
     except UserError as error:
-        typer.echo(f"rlvla3: {error}", err=True)
-        raise SystemExit(2) from None
+        _refuse(str(error))
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "rlvla3"
+        _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
+    except typer.Abort:
+        raise SystemExit(130) from None
+    raise SystemExit(code or 0)
+
+
+def _refuse(text: str) -> NoReturn:
+    typer.echo(f"rlvla3: {text}", err=True)
+    raise SystemExit(2) from None

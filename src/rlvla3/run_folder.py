@@ -1,6 +1,7 @@
 """A run's folder: its layout, its lock and the record of what ran."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -56,6 +57,34 @@ def write_text(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that ``path`` can be written, without touching it.
+
+    Raises:
+        UserError: it is a folder, or its folder cannot be made or written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another file") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it is there.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,6 +14,7 @@ from rlvla3.config_loading import load
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, wilson, write_figures
 from rlvla3.monitor import EvaluationResult
+from rlvla3.run_folder import make_folder
 
 
 def command(
@@ -22,7 +23,7 @@ def command(
     """Evaluate with the configuration that the weights were saved with."""
     config = saved_config(weights, overrides)
     if videos is not None:
-        videos.mkdir(parents=True, exist_ok=True)
+        make_folder(videos)
     with TemporaryDirectory(prefix="rlvla3-eval-") as folder:
         result = evaluate(
             config, weights, Path(folder), averaged=averaged, videos=str(videos) if videos else ""

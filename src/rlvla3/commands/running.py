@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
+from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
@@ -30,16 +31,22 @@ class Outcome:
 
 def sinks(config: Config, folder: RunFolder) -> Metrics:
     """Where the run's figures go."""
-    found: list[Sink] = [JsonLines(folder.metrics)]
-    if config.log.tensorboard:
-        found.append(TensorBoard(folder.tensorboard))
+    found: list[Sink] = []
     if config.log.wandb != "off":
         found.append(WeightsAndBiases(folder.path, config.name, config.log.wandb, config.model_dump()))
+    found.append(JsonLines(folder.metrics))
+    if config.log.tensorboard:
+        found.append(TensorBoard(folder.tensorboard))
     return Metrics(found)
 
 
-def train(config: Config, folder: RunFolder, *, resume: bool, phase: str = "train") -> Outcome:
+def train(
+    config: Config, folder: RunFolder, *, resume: bool, phase: str = "train", record: bool = False
+) -> Outcome:
     """Train in a locked run folder.
+
+    ``record``: write the configuration into it, once everything that can be refused was looked at:
+    a refused start must leave the folder as it was.
 
     Raises:
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
@@ -52,10 +59,14 @@ def train(config: Config, folder: RunFolder, *, resume: bool, phase: str = "trai
         checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
         start = (path, json.loads(checkpoint.engine_state(path)))
     elif config.weights:
-        loaded = checkpoint.describe(checkpoint.find(Path(config.weights)))
-        checkpoint.check_fingerprint(Path(config.weights), loaded.fingerprint, assembly.fingerprint())
+        path = checkpoint.find(Path(config.weights))
+        checkpoint.verify(path)
+        checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+    _ = assembly.layout  # builds all that follows from the configuration, so that its faults show now
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
+        if record:
+            folder.describe(dump(config))
         display = stack.enter_context(Display())
         monitor = Monitor(assembly, metrics, display, phase)
         timeline = Timeline() if config.log.trace else None

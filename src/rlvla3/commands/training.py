@@ -7,7 +7,6 @@ import typer
 
 from rlvla3.commands.running import Outcome, train
 from rlvla3.config import Config, load_config
-from rlvla3.config_loading import dump
 from rlvla3.metrics import Row, write_figures
 from rlvla3.run_folder import RunFolder
 
@@ -21,8 +20,7 @@ def command(
     with RunFolder.open(path) if resume else RunFolder.create(path) as run:
         if resume:
             config = load_config(str(run.config), list(overrides))
-        run.describe(dump(config))
-        outcome = train(config, run, resume=resume)
+        outcome = train(config, run, resume=resume, record=True)
         rows = figures(config, outcome)
         run.write_summary({row.name: row.value for row in rows})
     typer.echo(f"{outcome.stop.reason}; run folder {path}")

@@ -270,6 +270,10 @@ def find(path: Path, *, resume: bool = False) -> Path:
         return path
     kept = Kept(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path, keep=1)
     found = kept.newest() if resume else kept.best() or kept.newest()
+    if found is None and kept.best():
+        raise UserError(
+            f"{path}: holds weights only and cannot be resumed; start a new run from it (weights={path})"
+        )
     if found is None:
         raise UserError(f"{path}: no checkpoint here; give a run folder, a checkpoint or an exported folder")
     return found

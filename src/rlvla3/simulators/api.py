@@ -30,6 +30,8 @@ class SimulatorSpec:
     """Sub-steps after which an episode of each task is cut; 0: the simulator's own limit."""
     fingerprint: Mapping[str, str | int | float | bool]
     """What changes the pixels or the physics (camera, rendering, versions): kept in checkpoints."""
+    endless: bool = False
+    """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -365,6 +365,7 @@ class Synthetic:
             instructions=tuple(f"reach the {t} disc" if reach else f"wait in {t}" for t in s.tasks),
             step_limits=tuple(_each(s.step_limits, len(s.tasks))),
             fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
+            endless=not (s.own_limit or (s.success_at and s.terminate_on_success)),
         )
 
     def make(self) -> DelayEnv | ReachEnv:
