@@ -16,7 +16,6 @@ from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
 from rlvla3.messages import FieldSpec, Trajectory
-from rlvla3.policies.emulated import Emulated, EmulatedModel
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.synthetic import SPLITS, DelayEnv, Synthetic, SyntheticSettings
@@ -190,10 +189,10 @@ def recorded(file: Path) -> list[Mapping[str, Any]]:
     return [newest[version] for version in sorted(newest)]
 
 
-class BrokenPolicy(Emulated):
-    """A policy that cannot be built: kind ``echo:BrokenPolicy``."""
+class BrokenSimulator(EchoSimulator):
+    """Its envs cannot be built: kind ``echo:BrokenSimulator``."""
 
-    def build(self, device: str, seed: int) -> EmulatedModel:
+    def make(self) -> EchoEnv:
         """Raise.
 
         Raises:

@@ -123,7 +123,7 @@ def test_outcomes_do_not_depend_on_the_number_of_envs(weights: Path, tmp_path: P
             [(t.episode, t.start, t.success, t.sub_steps, t.total_reward) for t in report.trajectories]
         )
     assert outcomes[0] == outcomes[1] == outcomes[2]
-    assert len({outcome[4] for outcome in outcomes[0]}) > 6, "episodes differ from one another"
+    assert len({outcome[4] for outcome in outcomes[0]}) > 3, "episodes differ from one another"
 
 
 def test_evaluation_films_what_was_asked_for(tmp_path: Path) -> None:

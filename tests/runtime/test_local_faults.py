@@ -12,7 +12,7 @@ from rlvla3.messages import MemberLost, MemberReady, TrajectoryReady
 
 pytestmark = pytest.mark.live
 
-HASTY = {"health": {"heartbeat_timeout_s": 2.5}}
+HASTY = {"health": {"heartbeat_timeout_s": 2.2}}
 
 
 def recording(folder: Path) -> dict:
@@ -63,8 +63,8 @@ def test_only_one_of_two_generators_is_lost(tmp_path: Path) -> None:
 
 def test_a_hanging_env_is_named_and_replaced_while_others_go_on(tmp_path: Path) -> None:
     changes = faults(fault("hang", 9, tmp_path, step=4), step_timeout_s=1.5)
-    slow = {"simulator": {"options": {"mean_ms": 10}}, "trainer": {"batch": 32, "updates": 4}}
-    run = Run(tmp_path, values(recording(tmp_path), changes, slow)).go().trained(4)
+    slow = {"simulator": {"options": {"mean_ms": 10}}, "trainer": {"batch": 32, "updates": 3}}
+    run = Run(tmp_path, values(recording(tmp_path), changes, slow)).go().trained(3)
     ((member, reason, log),) = run.watcher.lost
     assert reason.startswith("slot ")
     assert "has been stepping for 1.5 s" in reason
@@ -97,12 +97,11 @@ def test_an_env_that_raises_says_so_first(tmp_path: Path) -> None:
     each_start_once(tmp_path)
 
 
-@pytest.mark.parametrize("scripted", ["crash", "exception"])
-def test_faults_in_the_reset(scripted: str, tmp_path: Path) -> None:
-    changes = faults(fault(scripted, 5, tmp_path, step=0))
+def test_a_crash_in_the_reset(tmp_path: Path) -> None:
+    changes = faults(fault("crash", 5, tmp_path, step=0))
     run = Run(tmp_path, values(recording(tmp_path), changes)).go().trained(6)
     ((_, reason, _),) = run.watcher.lost
-    assert ("killed by SIGKILL" if scripted == "crash" else "while resetting env") in reason
+    assert reason == "killed by SIGKILL"
     each_start_once(tmp_path)
 
 
@@ -133,14 +132,12 @@ def test_a_member_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     assert len(run.watcher.lost) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_trainer_ends_the_run_by_name(number: int, tmp_path: Path) -> None:
-    run = Run(tmp_path, values({"trainer": {"updates": 1000}, "health": {"heartbeat_timeout_s": 2.5}}))
-    run.watcher.when(middle, run.send("trainer-0", number))
+def test_a_trainer_that_stops_ends_the_run_by_name(tmp_path: Path) -> None:
+    run = Run(tmp_path, values({"trainer": {"updates": 100_000}}, HASTY))
+    run.watcher.when(middle, run.send("trainer-0", signal.SIGSTOP))
     run.go()
     assert run.stop.failed
-    expected = "killed by SIGKILL" if number == signal.SIGKILL else "no heartbeat for 2."
-    assert run.stop.reason.startswith(f"trainer-0 was lost: {expected}")
+    assert run.stop.reason.startswith("trainer-0 was lost: no heartbeat for 2.")
 
 
 def test_a_trainer_that_raises_says_so(tmp_path: Path) -> None:
@@ -165,18 +162,14 @@ def test_a_trainer_that_takes_too_long_shows_where(tmp_path: Path) -> None:
 
 
 def test_a_member_that_cannot_be_built_is_shown_once_for_each_attempt(tmp_path: Path) -> None:
-    changes = {
-        "generator": {"threads": 1},
-        "policy": {"kind": "echo:BrokenPolicy"},
-        "health": {"restarts": 1},
-    }
-    run = Run(tmp_path, values(changes)).go()
+    changes = {"simulator": {"kind": "echo:BrokenSimulator", "members": 1, "lanes": 1}}
+    run = Run(tmp_path, values(changes, {"health": {"restarts": 1}})).go()
     assert run.stop.failed
-    assert "no generator is left" in run.stop.reason
+    assert "no simulator is left" in run.stop.reason
     assert len(run.watcher.lost) == 2
     for _, reason, _ in run.watcher.lost:
-        assert reason.startswith("RuntimeError: no such device\nTraceback")
-    assert [event.member for event in run.watcher.of(MemberReady) if event.member == "generator-0"] == []
+        assert reason.startswith("RuntimeError: no such device (while building)\nTraceback")
+    assert "simulator-0" not in [event.member for event in run.watcher.of(MemberReady)]
 
 
 def test_a_process_that_cannot_be_started_counts_as_lost(tmp_path: Path) -> None:

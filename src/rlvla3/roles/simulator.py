@@ -152,8 +152,9 @@ class SimulatorRole:
         return [lane.usage for lane in self.lanes]
 
     def doing(self) -> list[str]:
-        """What each lane that does not wait has been doing, and since when."""
-        return [line for lane in self.lanes if (line := lane.describe())]
+        """What each lane that does not wait has been doing, and since when; the longest last."""
+        lanes = sorted(self.lanes, key=lambda lane: lane.since_s, reverse=True)
+        return [line for lane in lanes if (line := lane.describe())]
 
 
 class _Lane(threading.Thread):
@@ -189,7 +190,7 @@ class _Lane(threading.Thread):
         self.failed = False
         self._doing = "building"
         self._slot: _Slot | None = None
-        self._since_s = time.monotonic()
+        self.since_s = time.monotonic()
 
     def put(self, item: tuple[Slot, Any] | None) -> None:
         """Give the lane something to do; None ends it."""
@@ -231,13 +232,13 @@ class _Lane(threading.Thread):
             slot.batch.close()
 
     def _begin(self, doing: str, slot: _Slot) -> None:
-        self._doing, self._slot, self._since_s = doing, slot, time.monotonic()
+        self._doing, self._slot, self.since_s = doing, slot, time.monotonic()
 
     def describe(self) -> str:
         """What it has been doing, in which env, and since when; empty while it waits."""
         if not self._doing:
             return ""
-        return f"{self.name}: {self._where()} for {time.monotonic() - self._since_s:.1f} s"
+        return f"{self.name}: {self._where()} for {time.monotonic() - self.since_s:.1f} s"
 
     def _where(self) -> str:
         slot = self._slot

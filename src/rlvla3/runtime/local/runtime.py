@@ -403,7 +403,9 @@ class LocalRuntime:
                 processes[0].wait(_REAP_S)
 
     def _patience_s(self, process: Process, regular: bool) -> float:
-        """How long a member may take to end."""
+        """How long a member may take to end; one that was lost would not."""
+        if self.engine is not None and self.engine.health.state[process.member] is Up.LOST:
+            return 0.0
         writes = process.member in self._assembly.settings.topology.trainers
         return _LAST_WRITE_S if regular and writes else _GOODBYE_S
 
