@@ -164,6 +164,17 @@ def test_no_checkpoint_in_time_is_said(tmp_path: Path, monkeypatch) -> None:
     assert run.seconds < 8
 
 
+def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As under ``nohup``: the terminal goes away, the run goes on."""
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = Run(tmp_path, values())
+        run.watcher.when(lambda e: e.intake.version == 2, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        run.go().trained(6)
+    finally:
+        signal.signal(signal.SIGHUP, old)
+
+
 def test_a_signal_before_anything_is_ready(tmp_path: Path) -> None:
     run = Run(tmp_path, values())
     run.runtime._after(0.0, lambda: os.kill(os.getpid(), signal.SIGINT))
