@@ -1,5 +1,8 @@
 """Whatever a user gets wrong is one line that names field or file and remedy, and exit code 2."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -235,3 +238,28 @@ def test_evaluation_that_would_never_end(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_simulator_without_an_expert(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, "sft", *SMALL, "imitation.demonstrations.workers=1")
     assert "has no expert" in line
+    assert not list(Path("runs").glob("*/config.yaml"))
+
+
+@pytest.mark.metaworld
+@pytest.mark.parametrize("command", ["train", "sft"])
+@pytest.mark.parametrize(
+    ("environment", "parts"),
+    [
+        ({"MUJOCO_GL": "egl", "MUJOCO_EGL_DEVICE_ID": "99"}, ("MUJOCO_GL=egl", "apt-get install libegl1")),
+        ({"MUJOCO_GL": "vulkan"}, ("MUJOCO_GL", "egl, osmesa or unset", "vulkan")),
+    ],
+)
+def test_no_gl_back_end(command: str, environment: dict[str, str], parts: Sequence[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "from rlvla3.cli import main; main()", command, "demo"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = run.stderr.strip().splitlines()
+    assert run.returncode == 2 and len(lines) == 1, run.stderr
+    for part in parts:
+        assert part in lines[0]
+    assert not list(Path("runs").glob("*/config.yaml"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rlvla3 import demonstrations
 from rlvla3.assembly import Assembly
+from rlvla3.commands.running import require_gl
 from rlvla3.config import Config
 from rlvla3.demonstrations import Dataset
 from rlvla3.learner import checkpoint
@@ -23,6 +24,7 @@ def collect(config: Config, folder: Path) -> Dataset:
     assembly = Assembly(config, training=False)
     if path.exists():
         return demonstrations.load(path, assembly.spec.fingerprint)
+    require_gl(assembly)
     wanted = config.imitation.demonstrations
     dataset = demonstrations.collect(
         config.simulator.kind,

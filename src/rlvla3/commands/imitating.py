@@ -24,8 +24,8 @@ def command(recipe: str, overrides: Sequence[str], folder: Path | None, json: Pa
             typer.echo(f"warm start {step}/{steps}: loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
 
     with RunFolder.create(path) as run:
-        run.describe(dump(config))
         dataset = imitate.collect(config, run.path)
+        run.describe(dump(config))  # only now: a refused start leaves the folder free for the next one
         typer.echo(f"{len(dataset.lengths)} demonstrations, {len(dataset.task)} samples")
         weights = imitate.fit(config, dataset, run.path, report=report)
     typer.echo(f"weights in {weights}")

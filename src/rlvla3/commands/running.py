@@ -40,6 +40,18 @@ def sinks(config: Config, folder: RunFolder) -> Metrics:
     return Metrics(found)
 
 
+def require_gl(assembly: Assembly) -> None:
+    """Refuse a run whose Simulators could render nothing, before any process starts.
+
+    Raises:
+        UserError: no GL back-end works, with the packages to install.
+    """
+    if assembly.spec.needs_gl:
+        from rlvla3.simulators.mujoco_rendering import require_backend
+
+        require_backend()
+
+
 def train(
     config: Config, folder: RunFolder, *, resume: bool, phase: str = "train", record: bool = False
 ) -> Outcome:
@@ -62,6 +74,7 @@ def train(
         path = checkpoint.find(Path(config.weights))
         checkpoint.verify(path)
         checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+    require_gl(assembly)
     _ = assembly.layout  # builds all that follows from the configuration, so that its faults show now
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
@@ -94,6 +107,7 @@ def evaluate(
     source = checkpoint.find(weights)
     checkpoint.verify(source)
     checkpoint.check_fingerprint(source, checkpoint.describe(source).fingerprint, assembly.fingerprint())
+    require_gl(assembly)
     with Display() as display:
         monitor = Monitor(assembly, Metrics([]), display, phase)
         runtime = LocalRuntime(assembly, folder, monitor, weights=str(source), averaged=averaged)

@@ -30,6 +30,8 @@ class SimulatorSpec:
     """Sub-steps after which an episode of each task is cut; 0: the simulator's own limit."""
     fingerprint: Mapping[str, str | int | float | bool]
     """What changes the pixels or the physics (camera, rendering, versions): kept in checkpoints."""
+    needs_gl: bool = False
+    """Whether MuJoCo renders its frames: a GL back-end is tried before anything starts."""
     endless: bool = False
     """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
 

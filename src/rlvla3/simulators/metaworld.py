@@ -364,6 +364,7 @@ class Metaworld:
                 "metaworld": _version_of("metaworld"),
                 "mujoco": _version_of("mujoco"),
             },
+            needs_gl=True,
         )
 
     def make(self) -> MetaworldEnv:

@@ -39,6 +39,8 @@ _PIXEL_SHARE = 0.5
 _log = logging.getLogger("rlvla3")
 _PROBE_TIMEOUT_S = 60.0
 _choice_lock = threading.Lock()
+_tried: set[str] = set()
+"""Back-ends that rendered a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,22 @@ def choose_backend() -> str:
         if not wanted:
             wanted = os.environ["MUJOCO_GL"] = _first_working()
         return wanted
+
+
+def require_backend() -> None:
+    """Make sure that the Simulators to come can render: `choose_backend`, and a trial of what the
+    environment asks for.
+
+    Raises:
+        UserError: no back-end works, or not the one asked for.
+    """
+    asked = "MUJOCO_GL" in os.environ
+    backend = choose_backend()
+    if asked and backend not in _tried:
+        result = _probe(backend, _PROBE_TIMEOUT_S)
+        if not result.startswith("works"):
+            raise UserError(f"MUJOCO_GL={backend} {result}, or unset it to try the other back-end")
+    _tried.add(backend)
 
 
 def _first_working() -> str:
