@@ -1,0 +1,91 @@
+"""The scheduling benchmark: its settings, its arithmetic, and that it runs."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvla3.assembly import Assembly
+from rlvla3.benchmarks.processor_time import processor_time_s
+from rlvla3.benchmarks.schedule import CASES, RECIPE, Case, Result, measure
+from rlvla3.commands import benching
+from rlvla3.config import load_config
+from rlvla3.schedule_benchmark import schedule_settings
+
+
+def case(name: str) -> Case:
+    return next(c for c in CASES if c.name == name)
+
+
+def result(**changes: Any) -> Result:
+    values = {
+        "case": case("aa"),
+        "window_s": 20.0,
+        "steps": 8680,
+        "executed": 9000,
+        "cpu_s": 0.9,
+        "predicted": 434.0,
+    }
+    return Result(**(values | changes))
+
+
+@pytest.mark.parametrize("name", [c.name for c in CASES])
+def test_the_recipe_has_the_settings_of_the_virtual_benchmark(name: str) -> None:
+    config = load_config(RECIPE, [*case(name).overrides, "trainer.updates=12"])
+    real, virtual = Assembly(config).settings, schedule_settings(case(name).name)
+    for part in ("max_batch_size", "batch_timeout_s", "linger_s", "lockstep"):
+        assert getattr(real.batching, part) == getattr(virtual.engine.batching, part)
+    for part in ("batch", "max_lag", "micro_batch", "bootstrap", "updates", "step_limits", "on_stale"):
+        assert getattr(real.training, part) == getattr(virtual.engine.training, part)
+    assert [len(s.envs) for s in real.topology.slots] == [len(s.envs) for s in virtual.engine.topology.slots]
+    assert len(real.topology.generators) == len(virtual.engine.topology.generators)
+    device, env = config.policy.options, config.simulator.options
+    assert device.base_ms == pytest.approx(1000 * virtual.costs.inference_s)
+    assert device.per_sample_ms == pytest.approx(1000 * virtual.costs.inference_per_sample_s)
+    assert (env.mean_ms, env.cv) == (1000 * virtual.costs.sub_step_s, virtual.costs.sub_step_cv)
+    assert config.learner.options.ms_per_sample == pytest.approx(1000 * virtual.costs.train_per_chunk_s)
+    assert case(name).trains == bool(virtual.costs.train_per_chunk_s)
+
+
+def test_rows_are_computed_from_the_window() -> None:
+    rows = {row.name: row for row in result().rows()}
+    assert rows["aa/steps_s"].value == 434.0
+    assert (rows["aa/ratio"].value, rows["aa/ratio"].bound) == (1.0, 0.95)
+    assert (rows["aa/cpu_s_per_1k"].value, rows["aa/cpu_s_per_1k"].bound) == (pytest.approx(0.1), 0.2)
+    assert rows["aa/window_s"].value == 20.0
+
+
+def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes, code in (({}, None), ({"steps": 8000}, 1), ({"cpu_s": 2.0}, 1)):
+        monkeypatch.setattr(benching, "measure", lambda case, updates, c=changes: result(case=case, **c))
+        if code is None:
+            benching.command("schedule", "aa", None, None)
+        else:
+            with pytest.raises(SystemExit) as end:
+                benching.command("schedule", "aa", None, None)
+            assert end.value.code == code
+
+
+def test_processor_time_is_that_of_this_and_other_processes() -> None:
+    spin = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\ninput()\n"
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE) as child:
+        deadline_s = time.monotonic() + 30
+        while processor_time_s([child.pid]) - processor_time_s([]) < 0.2 and time.monotonic() < deadline_s:
+            pass
+        assert 0.2 <= processor_time_s([child.pid]) - processor_time_s([os.getpid()]) < 5
+        child.communicate(b"\n")
+    with pytest.raises(ProcessLookupError):
+        processor_time_s([child.pid])
+
+
+@pytest.mark.live
+def test_a_short_run_measures_something_sensible(tmp_path: Path) -> None:
+    found = measure(case("aa"), updates=1)
+    assert found.steps == 1600
+    # Sleeps bound it from above; a busy machine may be slower.
+    assert 0.3 < found.ratio < 1.1
+    assert 0 < found.cpu_s_per_1k < 5
