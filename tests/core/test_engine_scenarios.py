@@ -408,6 +408,15 @@ def test_an_unfinished_episode_is_started_again_once_however_many_segments_it_ha
     assert [entry[3] for entry in state["flights"]["starts"]["again"]] == [0, 1]
 
 
+def test_an_episode_between_two_segments_is_started_again_too():
+    train = w.training(batch=4, max_lag=0, updates=4, checkpoint_every=1)
+    settings = world(w.topology(simulators=1, envs=2, slots=2), train=train)
+    report, _, _ = engine_rules.run(settings, w.costs(), w.workload(max_chunks=2))
+    state = json.loads(report.checkpoints[0][1])
+    assert state["flights"]["unfinished"] == 0
+    assert [entry[3] for entry in state["flights"]["starts"]["again"]] == [0, 1]
+
+
 # --- evaluation --------------------------------------------------------------------------------
 
 
@@ -485,3 +494,15 @@ def test_an_evaluation_start_that_always_kills_its_simulator_counts_as_a_failure
     assert len(evaluation.trajectories) == 2
     assert runtime.engine.statistics.given_up >= 1
     assert [t.success for t in evaluation.trajectories] == [t.chunks > 0 for t in evaluation.trajectories]
+
+
+def test_a_resumed_run_counts_its_credits_from_its_version():
+    """Had it counted from nothing, it would start more than its lag bound allows."""
+    settings = world(train=w.training(updates=8, max_lag=1, checkpoint_every=4))
+    report, _, _ = engine_rules.run(settings, w.costs(), w.workload())
+    _, state = report.checkpoints[0]
+    _, rules, runtime = engine_rules.run(
+        settings, w.costs(train_per_chunk_s=0.1), w.workload(), state=json.loads(state)
+    )
+    assert len([t for t, _ in rules.started_at if t < 8.0]) == 16
+    assert runtime.engine.statistics.trained == 64
