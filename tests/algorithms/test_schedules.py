@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlvla3.algorithms.schedules import decay, rate, warm_up
+from rlvla3.algorithms.schedules import decay, warm_up
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,3 @@ def test_decay(schedule, progress, expected) -> None:
 def test_warm_up() -> None:
     assert [warm_up(i, 4) for i in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert warm_up(0, 0) == 1.0
-
-
-def test_rate_joins_both() -> None:
-    assert rate("linear", 1, 10, final=0.0, warm_up_steps=4) == pytest.approx(0.5 * 0.9)
-    assert rate("linear", 0, 0, final=0.5) == 1.0

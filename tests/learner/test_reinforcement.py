@@ -222,3 +222,20 @@ def test_an_update_of_nothing_is_an_error() -> None:
     trained.ingest([], {})
     with pytest.raises(ValueError, match="without any trajectory"):
         trained.update()
+
+
+def test_the_rate_falls_with_versions_or_time_whichever_is_further() -> None:
+    trained = learner(lr_schedule="linear", lr_final=0.0, schedule_versions=10, schedule_s=100.0)
+    assert trained.rate_factor(5) == pytest.approx(0.5)
+    trained._used_before_s = 80.0
+    assert trained.rate_factor(5) == pytest.approx(0.2)
+    assert trained.rate_factor(9) == pytest.approx(0.1)
+
+
+def test_time_used_goes_on_after_a_resume(tmp_path) -> None:
+    trained, again = learner(schedule_s=100.0), learner(schedule_s=100.0)
+    trained._used_before_s = 80.0
+    step(trained, 0)
+    trained.save(tmp_path)
+    again.load(tmp_path)
+    assert again.used_s >= 80.0

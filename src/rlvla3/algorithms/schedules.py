@@ -19,8 +19,3 @@ def decay(schedule: Schedule, progress: float, final: float) -> float:
 def warm_up(index: int, steps: int) -> float:
     """Factor (index + 1) / steps while ``index`` < ``steps``, then 1."""
     return 1.0 if index >= steps else (index + 1) / steps
-
-
-def rate(schedule: Schedule, index: int, total: int, *, final: float, warm_up_steps: int = 0) -> float:
-    """Factor of the base rate for update ``index`` (from 0) of ``total``; ``final`` from then on."""
-    return warm_up(index, warm_up_steps) * decay(schedule, index / max(total, 1), final)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from rlvla3.algorithms.api import Algorithm, LossInputs
 from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
-from rlvla3.algorithms.schedules import rate
+from rlvla3.algorithms.schedules import decay, warm_up
 from rlvla3.errors import UserError
 from rlvla3.learner import samples as intake
 from rlvla3.learner.api import Slab, UpdateReport
@@ -64,6 +65,8 @@ class Reinforcement:
         self._streaming, self._recompute_values = streaming, recompute_values
         self.version = 0
         self.skipped = 0
+        self._start_s: float | None = None
+        self._used_before_s = 0.0
         self._advantages: Statistics | None = None
         model.requires_grad_(False)
         parameters = dict(model.trainable("reinforcement"))
@@ -100,6 +103,8 @@ class Reinforcement:
         """
         if not trajectories:
             return
+        if self._start_s is None:
+            self._start_s = time.monotonic() - self._used_before_s
         part, metrics = intake.gather(
             trajectories,
             slab,
@@ -261,13 +266,17 @@ class Reinforcement:
     def rate_factor(self, version: int) -> float:
         """Factor of both learning rates for the update from ``version`` to the next."""
         settings = self.settings
-        return rate(
-            settings.lr_schedule,
-            version,
-            settings.schedule_versions,
-            final=settings.lr_final,
-            warm_up_steps=settings.lr_warm_up,
+        progress = version / settings.schedule_versions
+        if settings.schedule_s:
+            progress = max(progress, self.used_s / settings.schedule_s)
+        return warm_up(version, settings.lr_warm_up) * decay(
+            settings.lr_schedule, progress, settings.lr_final
         )
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since the first trajectory was taken in, without the time between resumes."""
+        return time.monotonic() - self._start_s if self._start_s is not None else self._used_before_s
 
     def _fixed_metrics(self, samples: Samples) -> dict[str, float]:
         """What does not depend on how the update goes."""
@@ -300,6 +309,7 @@ class Reinforcement:
             "version": self.version,
             "skipped": self.skipped,
             "seed": self.seed,
+            "used_s": self.used_s,
             "advantages": asdict(self._advantages) if self._advantages else None,
         }
         (folder / "learner.json").write_text(json.dumps(state, indent=2))
@@ -318,6 +328,7 @@ class Reinforcement:
         optimiser = folder / "optimiser.safetensors"
         self._optimiser.load_state(read_tensors(optimiser), str(optimiser))
         self.version, self.skipped, self.seed = state["version"], state["skipped"], state["seed"]
+        self._start_s, self._used_before_s = None, state["used_s"]
         self._advantages = Statistics(**state["advantages"]) if state["advantages"] else None
         self._forget()
 

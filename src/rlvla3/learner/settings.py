@@ -25,6 +25,9 @@ class ReinforcementSettings(Settings):
     """Versions over which both rates rise linearly at the start."""
     schedule_versions: int = Field(default=60, ge=1)
     """Versions over which the rates fall."""
+    schedule_s: float = Field(default=0.0, ge=0)
+    """Seconds of training over which the rates fall at the latest, for runs with a time budget (whose
+    number of versions depends on the machine); 0: by versions alone, which is reproducible."""
     value_warm_up: int = Field(default=2, ge=0)
     """First versions that train the value head only, while the policy stays as it is."""
     value_passes: int = Field(default=0, ge=0)
