@@ -46,7 +46,7 @@ def train(
     recipe: Recipe,
     overrides: Overrides = None,
     folder: Folder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in a used run folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a used run folder, which may stand for the recipe.")] = False,
     json: Json = None,
 ) -> None:
     """Train a policy by asynchronous reinforcement learning."""

@@ -14,7 +14,12 @@ from rlvla3.run_folder import RunFolder
 def command(
     recipe: str, overrides: Sequence[str], folder: Path | None, resume: bool, json: Path | None
 ) -> None:
-    """Train; with ``resume`` the run folder's own configuration is what overrides apply to."""
+    """Train; with ``resume`` the run folder's own configuration is what overrides apply to.
+
+    ``recipe`` may then be the run folder itself.
+    """
+    if resume and (Path(recipe) / "config.yaml").is_file():
+        folder, recipe = folder or Path(recipe), str(Path(recipe) / "config.yaml")
     config = load_config(recipe, list(overrides))
     path = folder or Path("runs") / config.name
     with RunFolder.open(path) if resume else RunFolder.create(path) as run:
