@@ -1,0 +1,213 @@
+"""Acceptance: re-run every figure that is not recorded yet for the present sources.
+
+    python benchmarks/accept.py [--only NAME] [--again]
+
+Each line runs a command that writes its own figures. They are kept in ``docs/results/NAME.json`` with the
+commit and a hash of the files that the line exercises; a line runs again when one of these
+changed. ``docs/results/ACCEPTANCE.md`` is the table of all of them. Exit code 1: a bound is missed.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rlvla3.run_folder import versions, write_json, write_text
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+COMMAND = str(Path(sys.executable).with_name("rlvla3"))
+DEMO_SEEDS = (11, 12, 13, 14, 15)
+AT_MOST = ("cpu_s_per_1k", "seconds", "p", "high", "lag_max")
+"""Last parts of the names of figures whose bound is an upper one; all others have lower ones."""
+
+Figures = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the acceptance table."""
+
+    name: str
+    command: str
+    """What a reader would type."""
+    measure: Callable[[], Figures]
+    exercises: tuple[str, ...]
+    """Files and folders that the result depends on."""
+
+
+def schedule() -> Figures:
+    """The scheduling benchmark."""
+    return _figures([COMMAND, "bench", "schedule"])
+
+
+def demo() -> Figures:
+    """The demonstration with fresh seeds: mean and worst of every figure."""
+    runs = []
+    for seed in DEMO_SEEDS:
+        with TemporaryDirectory(prefix="rlvla3-demo-") as folder:
+            runs.append(_figures([COMMAND, "demo", "demo", f"seed={seed}", "--folder", f"{folder}/run"]))
+    return summary(runs)
+
+
+def summary(runs: Sequence[Figures]) -> Figures:
+    """Of each figure the mean, and the worst where it has a bound."""
+    rows = []
+    for row in runs[0]:
+        values = [r["value"] for figures in runs for r in figures if r["name"] == row["name"]]
+        rows.append(row | {"name": f"mean/{row['name']}", "value": sum(values) / len(values), "bound": None})
+        if row["bound"] is not None:
+            worst = max(values) if _at_most(row["name"]) else min(values)
+            rows.append(row | {"name": f"worst/{row['name']}", "value": worst})
+    return rows
+
+
+def modes() -> Figures:
+    """The four modes; the curves are kept too."""
+    return _figures([sys.executable, str(ROOT / "benchmarks" / "modes.py")], RESULTS / "modes-figures.json")
+
+
+def timed(target: str, bound_s: float | None) -> Callable[[], Figures]:
+    """Seconds of a make target, which must succeed."""
+
+    def run() -> Figures:
+        start_s = time.monotonic()
+        subprocess.run(["make", target], cwd=ROOT, check=True)
+        return [{"name": "seconds", "value": time.monotonic() - start_s, "unit": "s", "bound": bound_s}]
+
+    return run
+
+
+LINES = (
+    Line(name="unit", command="make test-unit", measure=timed("test-unit", 60.0), exercises=("src", "tests")),
+    Line(name="schedule", command="rlvla3 bench schedule", measure=schedule, exercises=("src",)),
+    Line(
+        name="test", command="make test", measure=timed("test", None), exercises=("src", "tests", "Makefile")
+    ),
+    Line(name="demo", command="rlvla3 demo, five seeds", measure=demo, exercises=("src",)),
+    Line(
+        name="modes",
+        command="python benchmarks/modes.py",
+        measure=modes,
+        exercises=("src", "benchmarks/modes.py"),
+    ),
+)
+
+
+def _figures(command: list[str], kept: Path | None = None) -> Figures:
+    with TemporaryDirectory(prefix="rlvla3-accept-") as folder:
+        file = kept or Path(folder) / "figures.json"
+        # A missed bound is exit code 1, and its figures are there all the same.
+        done = subprocess.run([*command, "--json", str(file)], cwd=ROOT, check=False)
+        if done.returncode not in (0, 1) or not file.exists():
+            raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}")
+        found: Figures = json.loads(file.read_text())["rows"]
+        return found
+
+
+def sources(exercises: Sequence[str]) -> str:
+    """A hash of the tracked and new files below ``exercises``, as they are now."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *exercises],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    digest = hashlib.sha256()
+    for name in sorted(set(listed.splitlines())):
+        file = ROOT / name
+        if file.is_file():
+            digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def evidence(line: Line) -> dict[str, Any]:
+    """What is recorded of a line; empty if nothing is."""
+    file = RESULTS / f"{line.name}.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def record(line: Line) -> None:
+    """Measure a line and keep the result."""
+    before = sources(line.exercises)
+    rows = line.measure()
+    if sources(line.exercises) != before:
+        raise SystemExit(f"{line.name}: its sources changed while it ran; run it again")
+    write_json(
+        RESULTS / f"{line.name}.json",
+        {
+            "command": line.command,
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+            "sources": before,
+            "rows": rows,
+            "versions": versions(),
+        },
+    )
+
+
+def missed(row: Mapping[str, Any]) -> bool:
+    """Whether a figure misses its bound."""
+    if row["bound"] is None:
+        return False
+    if row["value"] is None:
+        return True
+    over = row["value"] > row["bound"] if _at_most(row["name"]) else row["value"] < row["bound"]
+    return bool(over)
+
+
+def _at_most(name: str) -> bool:
+    return name.rpartition("/")[2] in AT_MOST
+
+
+def table() -> str:
+    """All evidence as Markdown."""
+    rows = ["# Acceptance figures", "", "| line | figure | value | bound | kept | commit | date |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for line in LINES:
+        found = evidence(line)
+        for row in found.get("rows", ()):
+            sign = "<=" if _at_most(row["name"]) else ">="
+            bound = "" if row["bound"] is None else f"{sign} {row['bound']:g}"
+            kept = "" if row["bound"] is None else "no" if missed(row) else "yes"
+            value = "" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
+            rows.append(
+                f"| `{line.command}` | {row['name']} | {value} | {bound} | {kept} "
+                f"| {found['versions']['commit'][:10]} | {found['date']} |"
+            )
+        if not found:
+            rows.append(f"| `{line.command}` | not measured yet | | | | | |")
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    """Run what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=[line.name for line in LINES])
+    parser.add_argument("--again", action="store_true", help="also what is recorded already")
+    arguments = parser.parse_args()
+    chosen = [line for line in LINES if arguments.only in (None, line.name)]
+    for line in chosen:
+        found = evidence(line)
+        if arguments.again or found.get("sources") != sources(line.exercises):
+            record(line)
+            write_text(RESULTS / "ACCEPTANCE.md", table())
+    failed = [
+        f"{line.name}: {row['name']}" for line in chosen for row in evidence(line)["rows"] if missed(row)
+    ]
+    sys.stdout.write(table())
+    sys.stdout.writelines(f"missed: {text}\n" for text in failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
