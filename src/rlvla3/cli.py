@@ -38,6 +38,9 @@ def _writable(path: Path | None) -> Path | None:
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write the figures to this file.", callback=_writable)
 ]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on in a used run folder; RECIPE may be that folder.")
+]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).")]
 
 
@@ -46,7 +49,7 @@ def train(
     recipe: Recipe,
     overrides: Overrides = None,
     folder: Folder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in a used run folder, which may stand for the recipe.")] = False,
+    resume: Resume = False,
     json: Json = None,
 ) -> None:
     """Train a policy by asynchronous reinforcement learning."""
