@@ -81,21 +81,18 @@ class Inference:
 
     def observe(self, event: ObservationReady, now_s: float) -> None:
         """Queue a slot's request, one for each channel that its envs run on."""
-        slot = self._slots[event.slot]
-        flights = self._flights
-        channels = {flights[row].channel for row in event.rows}
-        slot.unanswered = len(channels)
-        for channel in channels if len(channels) == 1 else sorted(channels):
-            wanted = range(len(event.rows))
+        rows, chunks, flights = event.rows, event.chunks, self._flights
+        channels = list({flights[row].channel for row in rows})
+        if len(channels) > 1:
+            channels.sort()
+        self._slots[event.slot].unanswered = len(channels)
+        for channel in channels:
             if len(channels) > 1:
-                wanted = [i for i in wanted if flights[event.rows[i]].channel == channel]  # type: ignore[assignment]
+                wanted = [i for i, row in enumerate(event.rows) if flights[row].channel == channel]
+                rows = tuple([event.rows[i] for i in wanted])
+                chunks = tuple([event.chunks[i] for i in wanted])
             request = Request(
-                slot=event.slot,
-                seq=event.seq,
-                kind="act",
-                channel=channel,
-                rows=tuple([event.rows[i] for i in wanted]),
-                chunks=tuple([event.chunks[i] for i in wanted]),
+                slot=event.slot, seq=event.seq, kind="act", channel=channel, rows=rows, chunks=chunks
             )
             self._push(request, now_s)
 
