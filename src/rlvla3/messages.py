@@ -19,7 +19,8 @@ Row = NewType("Row", int)
 Version = NewType("Version", int)
 """A policy version: +1 at each publish."""
 Episode = NewType("Episode", int)
-"""A unique episode number; a replacement episode gets a new one. Keys the exploration noise."""
+"""A unique episode number; a replacement episode gets a new one. Keys the exploration noise.
+An evaluation episode's number says which start it is (``core.evaluation.FIRST_EPISODE``)."""
 
 Channel = Literal["rollout", "evaluation"]
 """Which copy of the weights a Generator uses: the newest, or the one pinned for evaluation."""
