@@ -41,6 +41,8 @@ from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
 
 Slab = Mapping[str, npt.NDArray[Any]]
+_NUMPY_KEEPS_GIL = 500
+"""Numbers up to which numpy copies without releasing the GIL."""
 
 
 class Timer(Protocol):
@@ -296,7 +298,7 @@ class _Lane(threading.Thread):
             at %= self._chunks
         row = credit.row
         for field, array in self._observation:
-            array[row, at] = observation[field]
+            _copy(observation[field], array, (row, at))
         self._slab["observation.task"][row, at] = credit.start.task
         limit = credit.step_limit
         self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0
@@ -434,6 +436,20 @@ class _Lane(threading.Thread):
             self._later = deque(item for item in self._later if not _starts_in(item, slot.slot))
             for credits in mine:
                 self._launch(slot, credits)
+
+
+def _copy(value: npt.NDArray[Any], array: npt.NDArray[Any], place: tuple[Row, int]) -> None:
+    """``array[place] = value``. numpy hands the GIL over for more than a few hundred numbers: with many
+    lanes, waiting to get it back takes longer than copying a frame, so frames are copied as bytes."""
+    if (
+        value.size > _NUMPY_KEEPS_GIL
+        and value.shape == array.shape[2:]
+        and value.dtype == array.dtype
+        and value.flags.c_contiguous
+    ):
+        array[place].data.cast("B")[:] = value.data.cast("B")
+    else:
+        array[place] = value
 
 
 def _gather(array: npt.NDArray[Any], places: list[tuple[Row, int]]) -> npt.NDArray[Any]:
