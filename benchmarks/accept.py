@@ -179,7 +179,7 @@ def table() -> str:
             sign = "<=" if _at_most(row["name"]) else ">="
             bound = "" if row["bound"] is None else f"{sign} {row['bound']:g}"
             kept = "" if row["bound"] is None else "no" if missed(row) else "yes"
-            value = "" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
+            value = "" if row["value"] is None else f"{row['value']:.4g} {row['unit']}".rstrip()
             rows.append(
                 f"| `{line.command}` | {row['name']} | {value} | {bound} | {kept} "
                 f"| {found['versions']['commit'][:10]} | {found['date']} |"

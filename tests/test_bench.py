@@ -1,5 +1,6 @@
 """The scheduling benchmark: its settings, its arithmetic, and that it runs."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -89,3 +90,56 @@ def test_a_short_run_measures_something_sensible(tmp_path: Path) -> None:
     # Sleeps bound it from above; a busy machine may be slower.
     assert 0.3 < found.ratio < 1.1
     assert 0 < found.cpu_s_per_1k < 5
+
+
+def accept() -> Any:
+    """``benchmarks/accept.py``, which is no module of the package."""
+    place = Path(__file__).parent.parent / "benchmarks" / "accept.py"
+    spec = importlib.util.spec_from_file_location("accept", place)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["accept"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def figure(name: str, value: float, bound: float | None) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": "", "bound": bound}
+
+
+def test_acceptance_holds_the_worst_seed_against_the_bound() -> None:
+    module = accept()
+    runs = [
+        [figure("gain", v, 15.0), figure("gain/p", p, 0.01), figure("rate", v, None)]
+        for v, p in ((20.0, 0.001), (10.0, 0.03))
+    ]
+    rows = {row["name"]: row for row in module.summary(runs)}
+    assert rows["mean/gain"]["value"] == 15.0 and rows["mean/gain"]["bound"] is None
+    assert rows["worst/gain"]["value"] == 10.0 and module.missed(rows["worst/gain"])
+    assert rows["worst/gain/p"]["value"] == 0.03 and module.missed(rows["worst/gain/p"])
+    assert "worst/rate" not in rows and not module.missed(rows["mean/rate"])
+
+
+def test_acceptance_runs_a_line_again_when_what_it_exercises_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = accept()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("1")
+    runs: list[int] = []
+
+    def measure() -> list[dict[str, Any]]:
+        runs.append(1)
+        return [figure("seconds", 70.0, 60.0)]
+
+    line = module.Line(name="one", command="one", measure=measure, exercises=("src",))
+    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path / "results"), ("LINES", (line,))):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(sys, "argv", ["accept.py"])
+    assert module.main() == 1  # the bound is missed
+    assert module.main() == 1 and len(runs) == 1  # recorded: not run again
+    assert "| `one` | seconds | 70 | <= 60 | no |" in (tmp_path / "results" / "ACCEPTANCE.md").read_text()
+    (tmp_path / "src" / "b.py").write_text("2")
+    module.main()
+    assert len(runs) == 2
+    assert "missed: one: seconds" in capsys.readouterr().out
