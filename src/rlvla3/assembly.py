@@ -195,10 +195,11 @@ class Assembly:
                 f"evaluation.step_limit = {config.step_limit}: these tasks have no end of their own; "
                 "set simulator.options.step_limits and evaluation.step_limit: task"
             )
+        limits = self._evaluation_limits()
         starts = tuple(
             EvaluationStart(
                 start=Start(task=task, split="held_out", state=state),
-                step_limit=self.spec.step_limits[task] if config.step_limit == "task" else 0,
+                step_limit=limits[task],
                 video=f"{self._videos}/{name}-{state}.mp4" if state < config.videos and self._videos else "",
             )
             for state in range(config.episodes)
@@ -211,6 +212,24 @@ class Assembly:
             starts=starts if wanted else (),
             max_envs=min(most, envs),
         )
+
+    def _evaluation_limits(self) -> tuple[int, ...]:
+        """Step limit of each task's evaluation episodes; 0: the simulator's own.
+
+        Raises:
+            UserError: not one for each task.
+        """
+        wanted, tasks = self.config.evaluation.step_limit, self.spec.tasks
+        if wanted == "task":
+            return self.spec.step_limits
+        if wanted == "none":
+            return (0,) * len(tasks)
+        if len(wanted) != len(tasks) or min(wanted) < 0:
+            raise UserError(
+                f"evaluation.step_limit must be task, none, or {len(tasks)} numbers >= 0, one for each task; "
+                f"got {list(wanted)}"
+            )
+        return wanted
 
     @cached_property
     def layout(self) -> SlabLayout:

@@ -252,8 +252,9 @@ class EvaluationConfig(Settings):
     """Episodes of each task."""
     max_envs: int = Field(default=0, ge=0)
     """Envs that evaluate at the same time while rollouts go on; 0: half of them."""
-    step_limit: Literal["task", "none"] = "task"
-    """``task``: the step limits of the simulator's settings; ``none``: only its own limit."""
+    step_limit: Literal["task", "none"] | tuple[int, ...] = "task"
+    """``task``: the step limits of the simulator's settings; ``none``: only its own limit; or one limit
+    for each task, such as a budget that training, with more slack, works towards."""
     videos: int = Field(default=0, ge=0)
     """Episodes of each task recorded as mp4."""
 
