@@ -145,13 +145,15 @@ def demo(
     recipe: Annotated[str, typer.Argument(help="Recipe of the demonstration.")] = "demo",
     overrides: Overrides = None,
     folder: Annotated[Path, typer.Option("--folder", help="Run folder.")] = Path("runs/demo"),
-    baselines: Annotated[bool, typer.Option(help="Measure the scaled clone and more cloning too.")] = True,
+    more_cloning: Annotated[
+        bool, typer.Option(help="Also spend PPO's seconds on more cloning, for comparison.")
+    ] = True,
     json: Json = None,
 ) -> None:
     """From nothing to a trained policy: demonstrations, warm start, PPO, success before and after."""
     from rlvla3.commands import demonstrating
 
-    demonstrating.command(recipe, overrides or [], folder, baselines, json)
+    demonstrating.command(recipe, overrides or [], folder, more_cloning, json)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,13 +23,14 @@ from rlvla3.commands import imitate
 from rlvla3.commands.running import Outcome, evaluate, train
 from rlvla3.config import Config, load_config
 from rlvla3.config_loading import dump
+from rlvla3.demonstrations import Dataset
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, bootstrap_paired, write_figures
 from rlvla3.monitor import EvaluationResult
 from rlvla3.run_folder import RunFolder
 
-SCALES = (1.2, 1.3, 1.4, 1.5)
+SCALES = (1.3, 1.6, 1.9, 2.2)
 """Constants that the clone's motions are multiplied by; the best one is reported."""
 
 
@@ -64,8 +65,10 @@ class _Stage:
         return time.monotonic() - self.start_s
 
 
-def command(recipe: str, overrides: Sequence[str], folder: Path, baselines: bool, json: Path | None) -> None:
-    """Run everything in one folder; an unfinished demonstration there is started again."""
+def command(
+    recipe: str, overrides: Sequence[str], folder: Path, more_cloning: bool, json: Path | None
+) -> None:
+    """Run everything in one folder; what an earlier demonstration left there is moved aside."""
     config = load_config(recipe, list(overrides))
     stage = _Stage()
     with RunFolder.create(_free(folder)) as run:
@@ -93,8 +96,9 @@ def command(recipe: str, overrides: Sequence[str], folder: Path, baselines: bool
             scaled={},
             more_cloning=None,
         )
-        if baselines:
-            _baselines(config, clone, run, result, stage, dataset, outcome.monitor.seconds)
+        _scaled_clone(config, clone, run, result, stage)
+        if more_cloning:
+            _more_cloning(config, clone, run, result, stage, dataset, outcome.monitor.seconds)
         summary = summarise(config, result, outcome, stage)
         run.write_summary(summary)
     show(result, summary)
@@ -139,20 +143,23 @@ def _evaluate(
     return evaluate(changed, weights, folder, videos=target, phase=f"eval {name}")
 
 
-def _baselines(
-    config: Config,
-    clone: Path,
-    run: RunFolder,
-    result: Demonstration,
-    stage: _Stage,
-    dataset: Any,
-    seconds: float,
-) -> None:
+def _scaled_clone(config: Config, clone: Path, run: RunFolder, result: Demonstration, stage: _Stage) -> None:
     for scale in SCALES:
         result.scaled[scale] = _evaluate(
             config, clone, run, f"scaled-{scale}", f"policy.options.action_scale={scale}"
         )
     stage.done("scaled clone", ", ".join(f"x{s}: {r.rate:.1%}" for s, r in result.scaled.items()))
+
+
+def _more_cloning(
+    config: Config,
+    clone: Path,
+    run: RunFolder,
+    result: Demonstration,
+    stage: _Stage,
+    dataset: Dataset,
+    seconds: float,
+) -> None:
     longer = load_config(
         str(run.config), [f"imitation.options.budget_s={seconds:.0f}", "imitation.options.steps=1000000"]
     )
@@ -185,19 +192,18 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
         "accounting": outcome.engine.accounting(),
         "lag_max": statistics.lag_max,
     }
-    if result.scaled:
-        best = max(result.scaled, key=lambda scale: result.scaled[scale].rate)
-        beyond = bootstrap_paired(result.scaled[best].success, result.after.success, config.seed)
-        summary["scaled_clone"] = {
-            "scale": best,
-            **_entry(result.scaled[best]),
-            "all": {str(scale): r.rate for scale, r in result.scaled.items()},
-        }
-        summary["gain_over_scaled_clone"] = {
-            "points": 100 * beyond.gain,
-            "ci95": [100 * beyond.low, 100 * beyond.high],
-            "p": beyond.p,
-        }
+    best = max(result.scaled, key=lambda scale: result.scaled[scale].rate)
+    beyond = bootstrap_paired(result.scaled[best].success, result.after.success, config.seed)
+    summary["scaled_clone"] = {
+        "scale": best,
+        **_entry(result.scaled[best]),
+        "all": {str(scale): r.rate for scale, r in result.scaled.items()},
+    }
+    summary["gain_over_scaled_clone"] = {
+        "points": 100 * beyond.gain,
+        "ci95": [100 * beyond.low, 100 * beyond.high],
+        "p": beyond.p,
+    }
     if result.more_cloning is not None:
         summary["more_cloning"] = _entry(result.more_cloning)
     return summary
@@ -230,9 +236,8 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
         "clone, no step limit": result.before_unlimited,
         "after PPO, no step limit": result.after_unlimited,
     }
-    if result.scaled:
-        best = summary["scaled_clone"]["scale"]
-        rows[f"clone with motions x {best}, step budget"] = result.scaled[best]
+    best = summary["scaled_clone"]["scale"]
+    rows[f"clone with motions x {best}, step budget"] = result.scaled[best]
     if result.more_cloning is not None:
         rows["more cloning instead of PPO, step budget"] = result.more_cloning
     for label, outcome in rows.items():
@@ -266,7 +271,6 @@ def figures(summary: dict[str, Any]) -> list[Row]:
             rows.append(
                 Row(name=f"success_rate/{name}", value=summary[name]["success_rate"], unit="", bound=None)
             )
-    if "gain_over_scaled_clone" in summary:
-        value = summary["gain_over_scaled_clone"]["points"]
-        rows.append(Row(name="gain_over_scaled_clone", value=value, unit="points", bound=10.0))
+    value = summary["gain_over_scaled_clone"]["points"]
+    rows.append(Row(name="gain_over_scaled_clone", value=value, unit="points", bound=10.0))
     return rows

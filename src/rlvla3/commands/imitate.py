@@ -1,5 +1,6 @@
 """The supervised warm start: collect demonstrations, fit the policy to them."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def fit(
 
     ``weights``: a policy to go on from; its normalisation statistics are kept then.
     """
+    # Threads that spin while they wait make a busy core several times slower; read at torch's import.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rlvla3.learner.imitation import Demonstrations, Imitation
 
     assembly = Assembly(config, training=False)
