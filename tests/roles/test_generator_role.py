@@ -28,7 +28,7 @@ from rlvla3.messages import (
 from rlvla3.policies.api import PolicyInterface
 from rlvla3.policies.emulated import Emulated, EmulatedModel, EmulatedSettings
 from rlvla3.roles.generator import GeneratorRole
-from rlvla3.roles.simulator import stamp
+from rlvla3.roles.slab import stamp
 from rlvla3.simulators.synthetic import SyntheticSettings
 
 MEMBER = Member("generator-0")

@@ -20,7 +20,7 @@ from rlvla3.messages import (
     TrajectoryReady,
     Version,
 )
-from rlvla3.roles.simulator import stamp
+from rlvla3.roles.slab import stamp
 from rlvla3.simulators.synthetic import DelayEnv, Synthetic, SyntheticSettings
 
 

@@ -1,6 +1,6 @@
 """The Generator role: holds policy copies, turns observations into action records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,10 +19,9 @@ from rlvla3.messages import (
     WeightsLoaded,
 )
 from rlvla3.policies.api import NoiseKey, PolicyModel
-from rlvla3.roles.simulator import stamp
+from rlvla3.roles.slab import Slab, stamp
 from rlvla3.usage import Usage
 
-Slab = Mapping[str, npt.NDArray[Any]]
 Arrays = dict[str, npt.NDArray[Any]]
 
 

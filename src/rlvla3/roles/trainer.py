@@ -22,9 +22,9 @@ from rlvla3.messages import (
     Version,
     WeightsPublished,
 )
+from rlvla3.roles.slab import Slab
 from rlvla3.usage import Usage
 
-Slab = Mapping[str, npt.NDArray[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 

@@ -1,0 +1,361 @@
+"""A lane: the thread of a Simulator that builds, resets, steps and renders the envs of its slots.
+
+A GL context belongs to the thread that made it, so everything about an env happens in its lane.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlvla3.messages import (
+    End,
+    Env,
+    Event,
+    Member,
+    MemberLost,
+    ObservationReady,
+    Row,
+    Slot,
+    TrajectoryReady,
+    TrajectoryStart,
+)
+from rlvla3.roles.slab import Slab, gather, put, stamp
+from rlvla3.simulators.api import EnvBatch, Observation, Simulator
+from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_step
+from rlvla3.usage import Usage
+from rlvla3.video import VideoWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """One slot of this Simulator."""
+
+    slot: Slot
+    envs: tuple[Env, ...]
+    lane: int
+
+
+class _Flight:
+    """A trajectory being written."""
+
+    __slots__ = ("credit", "position", "reward", "sub_steps", "success", "video")
+
+    def __init__(self, credit: TrajectoryStart) -> None:
+        self.credit = credit
+        self.position = 0
+        """Chunks done in this trajectory."""
+        self.sub_steps = 0
+        self.reward = 0.0
+        self.success = False
+        self.video: VideoWriter | None = None
+
+
+class _Slot:
+    """A slot and its envs; touched by its lane only."""
+
+    def __init__(self, plan: SlotPlan, batch: EnvBatch) -> None:
+        self.slot = plan.slot
+        self.batch = batch
+        self.envs = plan.envs
+        self.index = {env: i for i, env in enumerate(plan.envs)}
+        self.flights: dict[int, _Flight] = {}
+        """By index of the env in the batch."""
+        self.asked: list[int] = []
+        """Indices of the present request."""
+        self.elapsed = dict.fromkeys(range(len(plan.envs)), 0)
+        """Sub-steps of each env's episode."""
+        self.kept: dict[int, Observation] = {}
+        """Last observation of a segment, first of the next one."""
+        self.seq = -1
+        self.waiting = False
+
+
+class Lane(threading.Thread):
+    """One thread with the slots it owns."""
+
+    def __init__(
+        self,
+        member: Member,
+        simulator: Simulator,
+        plans: Sequence[SlotPlan],
+        slab: Slab,
+        emit: Callable[[Event], None],
+        ready: threading.Semaphore,
+    ) -> None:
+        super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
+        self._member = member
+        self._simulator = simulator
+        self._plans = plans
+        self._slab = slab
+        self._emit = emit
+        self._ready = ready
+        self._inbox: queue.SimpleQueue[tuple[Slot, Any] | None] = queue.SimpleQueue()
+        self._slots: dict[Slot, _Slot] = {}
+        self._chunks = slab["stamp"].shape[1]
+        self._observation = [
+            (name.removeprefix("observation."), array)
+            for name, array in slab.items()
+            if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
+        ]
+        self._later: deque[tuple[Slot, Any] | None] = deque()
+        """What came while the lane was rendering, before what is in the inbox."""
+        self.usage = Usage(whole_process=False)
+        self.failed = False
+        self._doing = "building"
+        self._slot: _Slot | None = None
+        self.since_s = time.monotonic()
+
+    def put(self, item: tuple[Slot, Any] | None) -> None:
+        """Give the lane something to do; None ends it."""
+        self._inbox.put(item)
+
+    def run(self) -> None:
+        """Build, then work until told to end. The first error is reported at once."""
+        try:
+            try:
+                self._build()
+            except BaseException:
+                self.failed = True
+                raise
+            finally:
+                self._ready.release()
+            while True:
+                item = self._next()
+                if item is None:
+                    break
+                self._work(*item)
+            self._close()
+        except BaseException as error:
+            first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
+            text = f"{first} ({self._where()})\n{traceback.format_exc()}"
+            self._emit(MemberLost(member=self._member, reason=text))
+
+    def _next(self) -> tuple[Slot, Any] | None:
+        self._doing = ""
+        if self._later:
+            return self._later.popleft()
+        return self._inbox.get()
+
+    def _build(self) -> None:
+        for plan in self._plans:
+            self._slots[plan.slot] = _Slot(plan, SerialBatch([self._simulator.make() for _ in plan.envs]))
+
+    def _close(self) -> None:
+        for slot in self._slots.values():
+            slot.batch.close()
+
+    def _begin(self, doing: str, slot: _Slot) -> None:
+        self._doing, self._slot, self.since_s = doing, slot, time.monotonic()
+
+    def describe(self) -> str:
+        """What it has been doing, in which env, and since when; empty while it waits."""
+        if not self._doing:
+            return ""
+        return f"{self.name}: {self._where()} for {time.monotonic() - self.since_s:.1f} s"
+
+    def _where(self) -> str:
+        slot = self._slot
+        if slot is None or not self._doing:
+            return f"while {self._doing or 'idle'}"
+        index = slot.batch.busy
+        flight = slot.flights.get(index)
+        start = f", {flight.credit.start} at sub-step {slot.elapsed[index]}" if flight else ""
+        return f"while {self._doing} env {slot.envs[index]} of slot {slot.slot}{start}"
+
+    def _work(self, name: Slot, what: Any) -> None:
+        slot = self._slots[name]
+        if isinstance(what, list):
+            self._launch(slot, what)
+            if not slot.waiting:
+                self._post(slot)
+        else:
+            self._step(slot, what)
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def _launch(self, slot: _Slot, credits: list[TrajectoryStart]) -> None:
+        fresh = []
+        for credit in credits:
+            index = slot.index[credit.env]
+            flight = slot.flights[index] = _Flight(credit)
+            self._slab["episode"][credit.row] = credit.episode
+            if credit.first_chunk == 0:
+                self._begin("resetting", slot)
+                slot.elapsed[index] = 0
+                with self.usage("simulate"):
+                    slot.batch.reset(index, credit.start, credit.step_limit)
+                if credit.video:
+                    flight.video = VideoWriter(Path(credit.video))
+                    flight.video.add(slot.batch.picture(index))
+                fresh.append(index)
+            else:
+                self._write(slot, index, slot.kept.pop(index))
+        self._render(slot, fresh)
+
+    def _render(self, slot: _Slot, indices: Sequence[int]) -> None:
+        """Render the envs and write their observations where their trajectories stand."""
+        if not indices:
+            return
+        self._begin("rendering", slot)
+        with self.usage("render"):
+            observations = slot.batch.observe(indices)
+        for index, observation in zip(indices, observations, strict=True):
+            self._write(slot, index, observation)
+
+    def _write(self, slot: _Slot, index: int, observation: Observation) -> None:
+        flight = slot.flights[index]
+        credit, at = flight.credit, flight.position
+        if credit.channel == "evaluation":
+            at %= self._chunks
+        row = credit.row
+        for field, array in self._observation:
+            put(observation[field], array, (row, at))
+        self._slab["observation.task"][row, at] = credit.start.task
+        limit = credit.step_limit
+        self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0
+        self._slab["chunk_index"][row, at] = credit.first_chunk + flight.position
+
+    def _post(self, slot: _Slot) -> None:
+        if not slot.flights:
+            return
+        slot.asked = sorted(slot.flights)
+        slot.seq += 1
+        slot.waiting = True
+        flights = [slot.flights[i] for i in slot.asked]
+        self._emit(
+            ObservationReady(
+                member=self._member,
+                slot=slot.slot,
+                seq=slot.seq,
+                rows=tuple([f.credit.row for f in flights]),
+                chunks=tuple([self._place(f) for f in flights]),
+            )
+        )
+
+    def _place(self, flight: _Flight) -> int:
+        """Where the flight's present chunk lies in its row; evaluation wraps around."""
+        return flight.position % self._chunks if flight.credit.channel == "evaluation" else flight.position
+
+    # --- stepping ------------------------------------------------------------------------------
+
+    def _step(self, slot: _Slot, seq: int) -> None:
+        if not slot.waiting or seq != slot.seq:
+            raise RuntimeError(f"slot {slot.slot} waits for actions {slot.seq}, got those of {seq}")
+        slot.waiting = False
+        flights = [slot.flights[i] for i in slot.asked]
+        places = [(f.credit.row, self._place(f)) for f in flights]
+        self._check_stamps(flights, places)
+        actions = gather(self._slab["record.action"], places)
+        self._begin("stepping", slot)
+        with self.usage("simulate"):
+            result = chunk_step(slot.batch, slot.asked, actions, self._filming(slot))
+        reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
+        for i, place in enumerate(places):
+            reward[place] = result.reward[i]
+            sub_steps[place] = result.sub_steps[i]
+        going = self._finish(slot, result)
+        self._render(slot, going)
+        self._join_newcomers(slot)
+        self._post(slot)
+
+    def _check_stamps(self, flights: list[_Flight], places: list[tuple[Row, int]]) -> None:
+        """The records must be those asked for: (episode, chunk) as the Generator wrote them."""
+        stamps = self._slab["stamp"]
+        wanted = [stamp(f.credit.episode, f.credit.first_chunk + f.position) for f in flights]
+        found = [int(stamps[place]) for place in places]
+        if found != wanted:
+            raise RuntimeError(f"action records {found} where {wanted} were asked for")
+
+    def _filming(self, slot: _Slot) -> Callable[[int], None] | None:
+        if not any(flight.video for flight in slot.flights.values()):
+            return None
+
+        def add_frame(index: int) -> None:
+            video = slot.flights[index].video
+            if video is not None:
+                video.add(slot.batch.picture(index))
+
+        return add_frame
+
+    def _finish(self, slot: _Slot, result: ChunkResult) -> list[int]:
+        """Account for the chunk; report ended trajectories; returns the indices that go on."""
+        going, cut = [], []
+        for i, index in enumerate(slot.asked):
+            flight = slot.flights[index]
+            flight.position += 1
+            sub_steps, truncated = int(result.sub_steps[i]), result.truncated[i]
+            flight.sub_steps += sub_steps
+            slot.elapsed[index] += sub_steps
+            flight.reward += sum(result.reward[i].tolist())
+            flight.success |= bool(result.success[i])
+            if result.terminated[i]:
+                self._end(slot, index, "terminated")
+            elif truncated and flight.credit.channel == "evaluation":
+                self._end(slot, index, "truncated")
+            elif truncated:
+                cut.append((index, "truncated"))
+            elif flight.position == self._chunks and flight.credit.channel == "rollout":
+                cut.append((index, "segment"))
+            else:
+                going.append(index)
+        self._cut(slot, cut)
+        return going
+
+    def _cut(self, slot: _Slot, cut: list[tuple[int, str]]) -> None:
+        """End trajectories whose last observation is bootstrapped, so it is rendered first."""
+        if not cut:
+            return
+        self._begin("rendering", slot)
+        with self.usage("render"):
+            observations = slot.batch.observe([index for index, _ in cut])
+        for (index, end), observation in zip(cut, observations, strict=True):
+            self._write(slot, index, observation)
+            if end == "segment":
+                slot.kept[index] = {name: np.array(value) for name, value in observation.items()}
+                self._end(slot, index, "segment")
+            else:
+                self._end(slot, index, "truncated")
+
+    def _end(self, slot: _Slot, index: int, end: End) -> None:
+        flight = slot.flights.pop(index)
+        if flight.video is not None:
+            flight.video.close()
+        self._emit(
+            TrajectoryReady(
+                member=self._member,
+                env=flight.credit.env,
+                row=flight.credit.row,
+                chunks=flight.position,
+                sub_steps=flight.sub_steps,
+                end=end,
+                success=flight.success,
+                total_reward=flight.reward,
+            )
+        )
+
+    def _join_newcomers(self, slot: _Slot) -> None:
+        """Starts that came for this slot while it was rendering are part of its next request.
+
+        What came for others waits in its order, before anything that comes later.
+        """
+        while not self._inbox.empty():
+            self._later.append(self._inbox.get_nowait())
+        if not self._later:
+            return
+        mine = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]
+        if mine:
+            self._later = deque(item for item in self._later if not _starts_in(item, slot.slot))
+            for credits in mine:
+                self._launch(slot, credits)
+
+
+def _starts_in(item: tuple[Slot, Any] | None, slot: Slot) -> bool:
+    return item is not None and item[0] == slot and isinstance(item[1], list)
