@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -25,7 +26,8 @@ from rlvla3.run_folder import versions, write_json, write_text
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 COMMAND = str(Path(sys.executable).with_name("rlvla3"))
-DEMO_SEEDS = (11, 12, 13, 14, 15)
+DEMO_SEEDS = (2101, 2102, 2103, 2104, 2105)
+"""Seeds that no setting was chosen on; each has initial states of its own too."""
 AT_MOST = ("cpu_s_per_1k", "seconds", "p", "high", "lag_max")
 """Last parts of the names of figures whose bound is an upper one; all others have lower ones."""
 
@@ -50,23 +52,28 @@ def schedule() -> Figures:
 
 
 def demo() -> Figures:
-    """The demonstration with fresh seeds: mean and worst of every figure."""
+    """The demonstration with fresh seeds and states: median and worst of every figure."""
     runs = []
     for seed in DEMO_SEEDS:
+        states = f"{{train: {seed}1, held_out: {seed}2, demonstration: {seed}3}}"
+        cloning = "--more-cloning" if seed == DEMO_SEEDS[0] else "--no-more-cloning"
         with TemporaryDirectory(prefix="rlvla3-demo-") as folder:
-            runs.append(_figures([COMMAND, "demo", "demo", f"seed={seed}", "--folder", f"{folder}/run"]))
-    return summary(runs)
+            command = [COMMAND, "demo", "demo", f"seed={seed}", f"simulator.options.benchmark_seeds={states}"]
+            runs.append(_figures([*command, cloning, "--folder", f"{folder}/run"]))
+    return summary(runs, {"gain": 35.0})
 
 
-def summary(runs: Sequence[Figures]) -> Figures:
-    """Of each figure the mean, and the worst where it has a bound."""
+def summary(runs: Sequence[Figures], median_bounds: Mapping[str, float]) -> Figures:
+    """Of each figure the median over the runs that have it, and the worst where it has a bound."""
     rows = []
     for row in runs[0]:
-        values = [r["value"] for figures in runs for r in figures if r["name"] == row["name"]]
-        rows.append(row | {"name": f"mean/{row['name']}", "value": sum(values) / len(values), "bound": None})
+        name = row["name"]
+        values = [r["value"] for figures in runs for r in figures if r["name"] == name]
+        middle = {"name": f"median/{name}", "value": median(values), "bound": median_bounds.get(name)}
+        rows.append(row | middle)
         if row["bound"] is not None:
-            worst = max(values) if _at_most(row["name"]) else min(values)
-            rows.append(row | {"name": f"worst/{row['name']}", "value": worst})
+            worst = max(values) if _at_most(name) else min(values)
+            rows.append(row | {"name": f"worst/{name}", "value": worst})
     return rows
 
 
