@@ -262,7 +262,7 @@ class EvaluationConfig(Settings):
 class CheckpointConfig(Settings):
     """What is kept on disk."""
 
-    every_versions: int = Field(default=0, ge=0)
+    every_versions: int = Field(default=20, ge=0)
     """Versions between checkpoints; 0: only at the end. The best version is kept besides."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""

@@ -16,6 +16,7 @@ from rlvla3.messages import (
     ReportEvaluation,
     StopRequested,
     Trajectory,
+    TrajectoryReady,
     UpdateDone,
     Version,
 )
@@ -26,6 +27,8 @@ from rlvla3.runtime.local.transport import Telemetry
 _USEFUL = ("simulate", "render", "infer", "train")
 """Sections that do the run's work; the rest is overhead or waiting."""
 _PROGRESS_S = 1.0
+_SHORT_S = 2.0
+"""A window shorter than this says little about speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,27 +74,32 @@ class Usages:
 
     def __init__(self) -> None:
         self._newest: dict[Member, Mapping[str, float]] = {}
-        self._mark: dict[Member, Mapping[str, float]] = {}
+        self._before: dict[Member, dict[str, float]] = {}
+        """To subtract from the newest totals: what was spent before the mark, less what earlier
+        lives of the member spent after it."""
 
     def take(self, telemetry: Telemetry) -> None:
-        """A member's totals since its start; a replaced member starts at zero again."""
-        old = self._newest.get(telemetry.member, {})
-        if any(telemetry.values.get(name, 0.0) < value for name, value in old.items()):
-            self._mark.pop(telemetry.member, None)
-        self._newest[telemetry.member] = telemetry.values
+        """A member's totals since its start; a replaced member counts from zero again."""
+        member, values = telemetry.member, telemetry.values
+        old = self._newest.get(member, {})
+        if any(values.get(name, 0.0) < value for name, value in old.items()):
+            before = self._before.get(member, {})
+            self._before[member] = {name: before.get(name, 0.0) - value for name, value in old.items()}
+        self._newest[member] = values
 
     def mark(self) -> None:
         """Measure from now on."""
-        self._mark = dict(self._newest)
+        self._before = {member: dict(values) for member, values in self._newest.items()}
 
     def spent(self, role: str) -> dict[str, float]:
         """Totals of a role's members since the mark: ``simulate/wall_s``, ``simulate/cpu_s`` …"""
         totals: dict[str, float] = {}
         for member, values in self._newest.items():
             if member.startswith(f"{role}-"):
-                before = self._mark.get(member, {})
-                for name, value in values.items():
-                    totals[name] = totals.get(name, 0.0) + value - before.get(name, 0.0)
+                before = self._before.get(member, {})
+                for name in values.keys() | before.keys():
+                    spent = values.get(name, 0.0) - before.get(name, 0.0)
+                    totals[name] = totals.get(name, 0.0) + spent
         return totals
 
     def useful_cpu_s(self) -> float:
@@ -106,18 +114,30 @@ class Usages:
 class Monitor:
     """The observer of a local run. ``metrics`` and ``display`` may do nothing."""
 
-    def __init__(self, assembly: Assembly, metrics: Metrics, display: Display, phase: str) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        metrics: Metrics,
+        display: Display,
+        phase: str,
+        best: float = float("-inf"),
+    ) -> None:
+        """``best``: score of the best weights kept so far, in a resumed run."""
         self._assembly = assembly
         self._metrics = metrics
         self._display = display
         self._phase = phase
         self._start_s: float | None = None
-        self._first_s = 0.0
         self._window_s = 0.0
         self._before = Statistics()
+        self._first_version = Version(0)
         self._update: dict[str, float] = {}
         self._progress_due_s = 0.0
-        self._best = float("-inf")
+        self._best = best
+        self._evaluated = [0, 0]
+        """Successes and episodes of the evaluation under way."""
+        self.first = Statistics()
+        """Counters when every member was ready: those of before, in a resumed run."""
         self.usages = Usages()
         self.results: list[EvaluationResult] = []
         self.history: list[dict[str, float]] = []
@@ -137,9 +157,14 @@ class Monitor:
         if isinstance(event, MemberReady | MemberReaped) and self._start_s is None:
             if all(state in (Up.UP, Up.GONE) for state in engine.health.state.values()):
                 self._start_s = self._window_s = now_s
+                self.first = self._before = _copy(engine.statistics)
+                self._first_version = engine.intake.version
                 self.usages.mark()
         elif isinstance(event, UpdateDone):
             self._log(engine, now_s)
+        elif isinstance(event, TrajectoryReady) and not self._assembly.training:
+            self._evaluated[0] += event.success
+            self._evaluated[1] += 1
         elif isinstance(event, StopRequested):
             self._note(f"ending: {event.reason}; saving a checkpoint first")
 
@@ -209,6 +234,10 @@ class Monitor:
             "success_rate": _ratio(now.successes - before.successes, now.episodes - before.episodes),
             "episodes": float(now.episodes - before.episodes),
             "dropped": float(sum(now.dropped.values())),
+            **{f"dropped/{reason}": float(count) for reason, count in now.dropped.items()},
+            "starts_given_up": float(now.given_up),
+            "members_replaced": float(sum(now.replaced.values())),
+            "requests_cancelled": float(now.cancelled),
             **{f"accounting/{name}": float(n) for name, n in engine.accounting().items()},
             **self._loads(now_s),
             **self._update,
@@ -217,7 +246,7 @@ class Monitor:
             {"version": float(engine.intake.version), "time_s": self._elapsed_s(now_s), **values}
         )
         self._metrics.log(engine.intake.version, values, self._elapsed_s(now_s))
-        self._before = replace(now, dropped=dict(now.dropped), replaced=dict(now.replaced))
+        self._before = _copy(now)
         self._window_s = now_s
 
     def _loads(self, now_s: float) -> dict[str, float]:
@@ -230,7 +259,7 @@ class Monitor:
         wall_s = max(self._elapsed_s(now_s), 1e-9)
         loads = []
         for role, members in (
-            ("simulator", len(topology.simulators) * self._assembly.config.simulator.lanes),
+            ("simulator", self._lanes()),
             ("generator", len(topology.generators)),
             ("trainer", len(topology.trainers)),
         ):
@@ -243,25 +272,33 @@ class Monitor:
                 loads.append(RoleLoad(role=role, busy=share, waiting=1.0 - share))
         return tuple(loads)
 
+    def _lanes(self) -> int:
+        """Lanes of all Simulators that have slots."""
+        config = self._assembly.config.simulator
+        return config.members * min(config.lanes, config.batches * len(config.slot_sizes))
+
     def _progress(self, engine: Engine, now_s: float) -> Progress:
         now, before = engine.statistics, self._before
         last = self.history[-1] if self.history else {}
-        seconds = now_s - self._window_s
-        versions = self._assembly.config.trainer.updates if self._assembly.training else 0
+        seconds = max(now_s - self._window_s, 1e-9)
+        steps = now.sub_steps - before.sub_steps + now.evaluation_sub_steps - before.evaluation_sub_steps
+        successes, episodes = now.successes - before.successes, now.episodes - before.episodes
+        if not self._assembly.training:
+            successes, episodes = self._evaluated
+        elif not episodes and last:
+            episodes = round(last["episodes"])
+            successes = round(last["success_rate"] * episodes)
         return Progress(
             phase=self._phase,
             elapsed_s=self._elapsed_s(now_s),
             left_s=self._left_s(engine, now_s),
             version=engine.intake.version,
-            versions=versions,
+            versions=self._assembly.config.trainer.updates if self._assembly.training else 0,
             env_steps=now.sub_steps + now.evaluation_sub_steps,
-            steps_per_s=(now.sub_steps - before.sub_steps) / seconds
-            if seconds > 2
-            else last.get("steps_per_s", 0.0),
+            steps_per_s=last["steps_per_s"] if last and seconds < _SHORT_S else steps / seconds,
             trained_steps_per_s=last.get("trained_steps_per_s", 0.0),
-            successes=now.successes - before.successes
-            or round(last.get("success_rate", 0) * last.get("episodes", 0)),
-            episodes=now.episodes - before.episodes or round(last.get("episodes", 0)),
+            successes=successes,
+            episodes=episodes,
             lag=last.get("lag_mean", 0.0),
             max_lag=now.lag_max,
             queue_delay_ms=1000 * _ratio(now.queue_delay_s, now.requests),
@@ -273,12 +310,16 @@ class Monitor:
         elapsed_s, config = self._elapsed_s(now_s), self._assembly.config
         if not self._assembly.training:
             return -1.0
-        done = engine.intake.version
-        left = elapsed_s / done * (config.trainer.updates - done) if done else -1.0
+        done = engine.intake.version - self._first_version
+        left = elapsed_s / done * (config.trainer.updates - engine.intake.version) if done else -1.0
         if config.budget_s:
             budget = max(config.budget_s - elapsed_s, 0.0)
             left = min(left, budget) if left >= 0 else budget
         return left
+
+
+def _copy(statistics: Statistics) -> Statistics:
+    return replace(statistics, dropped=dict(statistics.dropped), replaced=dict(statistics.replaced))
 
 
 def _ratio(part: float, whole: float) -> float:

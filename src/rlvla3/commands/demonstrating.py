@@ -8,7 +8,6 @@ it on held-out initial states, episode by episode on the same states:
 * the clone after as many more seconds of cloning as PPO took.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from rlvla3.commands.running import Outcome, evaluate, train
 from rlvla3.config import Config, load_config
 from rlvla3.config_loading import dump
 from rlvla3.demonstrations import Dataset
+from rlvla3.doctor import usable_cores
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, bootstrap_paired, write_figures
@@ -84,6 +84,8 @@ def command(
         )
         outcome = train(config.model_copy(update={"weights": str(clone)}), run, resume=False, phase="PPO")
         stage.done("PPO", outcome.stop.reason)
+        if outcome.interrupted:
+            raise UserError(f"{folder}: the demonstration was interrupted; what there is so far stays there")
         trained = checkpoint.find(run.path, resume=True)
         after = _evaluate(config, trained, run, "after", videos=True)
         after_unlimited = _evaluate(config, trained, run, "after-unlimited", "evaluation.step_limit=none")
@@ -108,17 +110,22 @@ def command(
 
 
 def _free(folder: Path) -> Path:
-    """The folder itself; a finished or broken demonstration there is moved aside, never deleted."""
-    if not folder.exists() or not any(folder.iterdir()):
+    """The folder itself; a demonstration of before that lies there is moved aside, never deleted.
+
+    Raises:
+        UserError: something else is there.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return folder
-    with RunFolder.open(folder) if (folder / "config.yaml").exists() else RunFolder.create(folder):
-        for number in range(1, 10_000):
-            aside = folder.with_name(f"{folder.name}-{number}")
-            if not aside.exists():
-                folder.rename(aside)
-                typer.echo(f"{folder}: the demonstration of before is now in {aside}")
-                return folder
-    raise UserError(f"{folder}: too many old demonstrations beside it; remove some")
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: holds something else than a demonstration; choose another --folder")
+    with RunFolder.open(folder):
+        number = 1
+        while (aside := folder.absolute().with_name(f"{folder.absolute().name}-{number}")).exists():
+            number += 1
+        folder.rename(aside)
+    typer.echo(f"{folder}: the demonstration of before is now in {aside}")
+    return folder
 
 
 def _echo(step: int, steps: int, loss: float) -> None:
@@ -172,7 +179,7 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
     """The whole result as JSON values."""
     monitor, statistics = outcome.monitor, outcome.engine.statistics
     gain = bootstrap_paired(result.before.success, result.after.success, config.seed)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     summary: dict[str, Any] = {
         "seed": config.seed,
         "before": _entry(result.before),

@@ -27,6 +27,8 @@ class Outcome:
     stop: Stop
     monitor: Monitor
     engine: Engine
+    interrupted: bool
+    """By a signal, not by the configuration."""
 
 
 def sinks(config: Config, folder: RunFolder) -> Metrics:
@@ -58,14 +60,16 @@ def train(
     """Train in a locked run folder.
 
     ``record``: write the configuration into it, once everything that can be refused was looked at:
-    a refused start must leave the folder as it was.
+    a refused start must leave the folder as it was. A run that is resumed before its first
+    checkpoint starts again.
 
     Raises:
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
     """
     assembly = Assembly(config)
     start = None
-    if resume:
+    kept = checkpoint.Kept(folder.checkpoints, config.checkpoint.keep)
+    if resume and (kept.newest() or kept.best()):
         path = checkpoint.find(folder.path, resume=True)
         checkpoint.verify(path)
         checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
@@ -81,7 +85,9 @@ def train(
         if record:
             folder.describe(dump(config))
         display = stack.enter_context(Display())
-        monitor = Monitor(assembly, metrics, display, phase)
+        best = kept.best() if resume else None
+        score = checkpoint.describe(best).score if best is not None else None
+        monitor = Monitor(assembly, metrics, display, phase, float("-inf") if score is None else score)
         timeline = Timeline() if config.log.trace else None
         if timeline is not None:
             stack.callback(timeline.write, folder.trace)
@@ -122,4 +128,4 @@ def _finish(runtime: LocalRuntime, monitor: Monitor) -> Outcome:
     assert runtime.engine is not None
     if stop.failed:
         raise UserError(f"the run ended early: {stop.reason}")
-    return Outcome(stop=stop, monitor=monitor, engine=runtime.engine)
+    return Outcome(stop=stop, monitor=monitor, engine=runtime.engine, interrupted=runtime.interrupted)

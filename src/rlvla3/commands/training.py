@@ -37,14 +37,16 @@ def figures(config: Config, outcome: Outcome) -> list[Row]:
     """What a training run is judged by."""
     statistics, monitor = outcome.engine.statistics, outcome.monitor
     seconds = max(monitor.seconds, 1e-9)
+    steps = statistics.sub_steps - monitor.first.sub_steps
+    trained = statistics.trained_sub_steps - monitor.first.trained_sub_steps
     rows = [
         Row(name="versions", value=float(outcome.engine.intake.version), unit="", bound=None),
         Row(name="seconds", value=seconds, unit="s", bound=None),
         Row(name="env_steps", value=float(statistics.sub_steps), unit="sub-steps", bound=None),
-        Row(name="steps_per_s", value=statistics.sub_steps / seconds, unit="sub-steps/s", bound=None),
+        Row(name="steps_per_s", value=steps / seconds, unit="sub-steps/s", bound=None),
         Row(
             name="trained_steps_per_s",
-            value=statistics.trained_sub_steps / seconds,
+            value=trained / seconds,
             unit="sub-steps/s",
             bound=None,
         ),

@@ -66,8 +66,6 @@ class TinySettings(Settings):
     it again: faster updates for a larger slab. Needs freeze_prefix and unfreeze_last_blocks 0."""
     action_scale: float = Field(default=1.0, gt=0)
     """Factor on every action; 1 but for comparisons (moving faster without learning)."""
-    threads: int = Field(default=1, ge=0)
-    """Torch threads of a process that builds the policy on a CPU; 0 leaves torch's choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +188,6 @@ class Tiny:
 
         from rlvla3.policies.tiny_network import TinyNetwork
 
-        if device == "cpu" and self.settings.threads:
-            torch.set_num_threads(self.settings.threads)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = TinyNetwork(self.settings, self.architecture, self.interface)

@@ -151,6 +151,11 @@ class LocalRuntime:
         """Process ids of the members that are up."""
         return [process.pid for process in self._processes.values()]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal asked the run to end."""
+        return self._interrupts > 0
+
     def request_stop(self, reason: str) -> None:
         """Checkpoint, then end; from the thread that runs the loop or a signal handler."""
         now_s = time.monotonic()
