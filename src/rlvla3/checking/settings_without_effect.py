@@ -184,11 +184,17 @@ def _evaluation(config: Config) -> Iterator[Finding]:
             field="evaluation.videos",
             text="nothing is evaluated during training, and videos need a folder: use rlvla3 eval --videos",
         )
-    if config.checkpoint.every_versions > config.trainer.updates:
+    kept = config.checkpoint
+    if kept.every_versions > config.trainer.updates and _changed(kept, "every_versions"):
         yield Finding(
             field="checkpoint.every_versions",
             text=f"{config.checkpoint.every_versions} exceeds trainer.updates = {config.trainer.updates}: "
             "only the end is kept; lower it",
+        )
+    if not kept.every_versions:
+        yield Finding(
+            field="checkpoint.every_versions",
+            text="0 keeps only the end: a crash or a power cut loses the run; set it above 0",
         )
 
 
