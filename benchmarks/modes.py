@@ -1,11 +1,12 @@
 """The four modes on one recipe: speed, who works and waits, success against env steps and wall time.
 
-For each seed one warm start is trained; every mode goes on from it for the same number of versions,
-and is evaluated on the same held-out initial states. ``ss`` and ``aa`` are compared episode by episode:
+For each seed one warm start is trained; every mode goes on from it for the same number of versions (of
+equally many trajectories, so of about equally many env steps; no time budget), and is evaluated on the
+same held-out initial states. ``ss`` and ``aa`` are compared episode by episode:
 they count as equivalent where the 95 % interval of the difference (two-sided, paired bootstrap) lies
 within +-10 points.
 
-    python benchmarks/modes.py --json modes.json [--seeds 3] [--recipe demo] [key=value ...]
+    python benchmarks/modes.py --json modes.json [--seeds 3] [--versions 100] [--recipe demo] [key=value ...]
 """
 
 import argparse
@@ -68,11 +69,13 @@ def run_mode(config: Config, mode: str, clone: Path, folder: Path) -> Run:
     )
 
 
-def run_all(recipe: str, overrides: Sequence[str], seeds: int, folder: Path) -> list[Run]:
-    """Every mode with every seed."""
+def run_all(recipe: str, overrides: Sequence[str], seeds: int, versions: int, folder: Path) -> list[Run]:
+    """Every mode with every seed, each for ``versions`` versions."""
+    equal = [f"trainer.updates={versions}", f"learner.options.schedule_versions={versions}"]
+    equal += ["budget_s=0", "learner.options.schedule_s=0"]
     runs = []
     for seed in range(1, seeds + 1):
-        config = load_config(recipe, [*overrides, f"seed={seed}"])
+        config = load_config(recipe, [*equal, *overrides, f"seed={seed}"])
         place = folder / f"seed-{seed}"
         clone = imitate.fit(config, imitate.collect(config, place), place / "clone")
         runs += [run_mode(config, mode, clone, place / mode) for mode in MODES]
@@ -123,10 +126,13 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--recipe", default="demo")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--versions", type=int, default=100)
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
     with TemporaryDirectory(prefix="rlvla3-modes-") as folder:
-        runs = run_all(arguments.recipe, arguments.overrides, arguments.seeds, Path(folder))
+        runs = run_all(
+            arguments.recipe, arguments.overrides, arguments.seeds, arguments.versions, Path(folder)
+        )
     write_figures(arguments.json, figures(runs))
     curves = [{"mode": run.mode, "seed": run.seed, "curve": run.curve} for run in runs]
     write_json(arguments.json.with_name(f"{arguments.json.stem}-curves.json"), curves)
