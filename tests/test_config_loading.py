@@ -284,7 +284,7 @@ def test_an_unknown_kind_hides_no_other_fault(recipes: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("trainer", "command line: an override must be path=value like trainer.lr=3e-5, got 'trainer'"),
+        ("trainer", "command line: an override must be path=value like trainer.batch=64, got 'trainer'"),
         ("trainer.lr=x", "command line: trainer.lr: must be a number, got x (Learning rate)"),
         ("trainer.lrr=1", "command line: trainer.lrr: unknown key; did you mean 'lr'?"),
         ("sizes.5=1", "command line: sizes.5: '5' must be an index below 2 of the list"),

@@ -96,7 +96,7 @@ def test_failed_episodes_are_retried_and_counted():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed_range": (0.9, 0.5)}, "speed_range"),
+        ({"speed_range": (0.9, 0.5)}, r"imitation.demonstrations: speed must"),
         ({"per_task": 0}, "per_task"),
         ({"tasks": [3]}, r"0…2"),
         ({"settings": {"task": "delay"}, "tasks": [0]}, "no expert"),

@@ -1,7 +1,10 @@
 """The command line: reads arguments, shows one line for what the user can mend."""
 
+import contextlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,6 +19,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_SIGNALLED = 128
+"""Exit code of a command that a signal ended, less the signal's number."""
 
 _UsageError: Any = typer.BadParameter.__base__
 """What typer raises for a command line that it cannot read."""
@@ -161,17 +167,49 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(given, prog_name="rlvla3", standalone_mode=False)
+        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            code = app(given, prog_name="rlvla3", standalone_mode=False)
     except UserError as error:
         _refuse(str(error))
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "rlvla3"
         _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
-    except typer.Abort:
-        raise SystemExit(130) from None
+    except (typer.Abort, KeyboardInterrupt):
+        _refuse("interrupted", _SIGNALLED + signal.SIGINT)
+    except _EndedBy as end:
+        name = "interrupted" if end.number == signal.SIGINT else f"ended by {signal.Signals(end.number).name}"
+        _refuse(name, _SIGNALLED + end.number)
     raise SystemExit(code or 0)
 
 
-def _refuse(text: str) -> NoReturn:
+class _EndedBy(BaseException):
+    """A signal that ends the command, as an exception so that everything is put away on the way out."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextlib.contextmanager
+def _ended_by(*ends: signal.Signals) -> Iterator[None]:
+    """Turn these signals into ``_EndedBy``, unless something else was made of them (``nohup``)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise _EndedBy(number)
+
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    old = {number: handler for number in ends if (handler := signal.getsignal(number)) in usual}
+    for number in old:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _refuse(text: str, code: int = 2) -> NoReturn:
     typer.echo(f"rlvla3: {text}", err=True)
-    raise SystemExit(2) from None
+    raise SystemExit(code) from None

@@ -2,7 +2,7 @@
 
 The expert is slowed down on purpose (like a person at a teleoperation device), so that
 imitation gives a policy that solves the tasks but has speed to gain by reinforcement. Each
-episode draws a speed from ``speed_range``; the label of a sub-step is the expert's clipped
+episode draws a speed from a range; the label of a sub-step is the expert's clipped
 action times that speed; what is executed is the label plus noise, so that the labels show how to
 recover. Every ``stride``-th observation is stored with the labels of the C sub-steps from there.
 
@@ -13,13 +13,17 @@ sub-steps are labels of the expert, for losses that want to leave the others out
 Nothing here imports torch: worker processes are cheap to start.
 """
 
+import contextlib
 import json
 import math
 import multiprocessing
-from collections.abc import Mapping, Sequence
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.errors import UserError
+from rlvla3.lifetime import begin_worker
 from rlvla3.messages import Start
 from rlvla3.simulators.registry import simulator_class
 
@@ -161,7 +166,7 @@ def _check(
     low, high = speed_range
     rules = (
         (per_task >= 1, f"per_task must be 1 or more; it is {per_task}"),
-        (0 < low <= high <= 1, f"speed_range must satisfy 0 < low <= high <= 1; it is {low}, {high}"),
+        (0 < low <= high <= 1, f"speed must satisfy 0 < low <= high <= 1; it is {low}, {high}"),
         (noise >= 0, f"noise must be 0 or more; it is {noise}"),
         (stride >= 1, f"stride must be 1 or more; it is {stride}"),
         (chunk >= 1, f"chunk must be 1 or more; it is {chunk}"),
@@ -169,7 +174,7 @@ def _check(
     )
     for holds, message in rules:
         if not holds:
-            raise UserError(f"demonstrations: {message}")
+            raise UserError(f"imitation.demonstrations: {message}")
 
 
 def _run(jobs: Sequence[tuple[_Recipe, int, int, int]], workers: int) -> list[_Episode]:
@@ -180,15 +185,44 @@ def _run(jobs: Sequence[tuple[_Recipe, int, int, int]], workers: int) -> list[_E
             _close_made()
     # Runs of neighbouring episodes share a task, so each worker loads few models.
     share = max(1, min(8, len(jobs) // (2 * workers)))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=begin_worker,
+        initargs=(os.getpid(),),
+    ) as pool:
         try:
-            return list(pool.map(_demonstrate, jobs, chunksize=share))
+            with _interrupts_wait():
+                found = pool.map(_demonstrate, jobs, chunksize=share)
+            return list(found)
         except BrokenProcessPool as error:
             raise UserError(
                 "demonstrations: a worker process died (out of memory, or a crash of the simulator); "
-                "try fewer workers, or workers 0 to see the fault"
+                "set imitation.demonstrations.workers lower"
             ) from error
+        except BaseException:
+            _end(pool, set(multiprocessing.active_children()) - others)
+            raise
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back: a process that starts meanwhile does not see it before it can ignore it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _end(pool: ProcessPoolExecutor, workers: Iterable[BaseProcess]) -> None:
+    """End a pool now, in the middle of its episodes."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
 
 
 _made: dict[str, tuple[Any, Any]] = {}
@@ -223,7 +257,8 @@ def _demonstrate(job: tuple[_Recipe, int, int, int]) -> _Episode:
             return episode
     raise UserError(
         f"demonstrations: the expert failed task {task} from {_RETRIES + 1} initial states in a row "
-        f"(the last: state {start.state}); raise speed_range, lower noise or choose another task"
+        f"(the last: state {start.state}); raise imitation.demonstrations.speed, "
+        "lower imitation.demonstrations.noise or choose another task"
     )
 
 

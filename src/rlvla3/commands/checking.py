@@ -45,15 +45,17 @@ def read_costs(path: Path) -> Costs:
     Raises:
         UserError: no such file, not JSON, or a field that is missing, unknown or no number.
     """
+    known = {f.name: f for f in dataclasses.fields(Costs)}
     try:
         values = json_text.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; give a profile") from error
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror}; give a JSON file with fields {', '.join(known)}"
+        ) from error
     except ValueError as error:
         raise UserError(
-            f"{path}: is not JSON ({error}); give a profile, such as rlvla3 profile writes"
+            f"{path}: is not JSON ({error}); give an object with fields {', '.join(known)}"
         ) from error
-    known = {f.name: f for f in dataclasses.fields(Costs)}
     if not isinstance(values, dict):
         raise UserError(f"{path}: must be an object with fields {', '.join(known)}")
     for name, value in values.items():

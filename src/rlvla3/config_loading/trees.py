@@ -224,7 +224,7 @@ def _split(text: str) -> tuple[tuple[str, ...], str]:
     path, equals, value = text.partition("=")
     parts = tuple(part.strip() for part in path.split("."))
     if not equals or not all(parts):
-        raise UserError(f"{COMMAND_LINE}: an override must be path=value like trainer.lr=3e-5, got '{text}'")
+        raise UserError(f"{COMMAND_LINE}: an override must be path=value like trainer.batch=64, got '{text}'")
     return parts, value
 
 

@@ -5,7 +5,6 @@ sends heartbeats and time accounts, so that a long computation does not look lik
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -20,13 +19,13 @@ from typing import Any, Protocol
 import msgspec
 
 from rlvla3.assembly import Part
+from rlvla3.lifetime import die_with
 from rlvla3.messages import Heartbeat, Member, MemberLost
 from rlvla3.runtime.local.parts import build_role
 from rlvla3.runtime.local.transport import Assignment, MemberConnection, Shutdown, Telemetry
 from rlvla3.usage import Usage, merged
 
 _HEARTBEAT_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Role(Protocol):
@@ -51,13 +50,6 @@ class Role(Protocol):
     def doing(self) -> list[str]:
         """What its threads are at, a line each, where their stacks do not tell."""
         ...
-
-
-def _die_with(controller: int) -> None:
-    """Have the kernel kill this process when the controller ends, however it ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != controller:
-        os._exit(1)
 
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -147,7 +139,7 @@ def _fault(error: BaseException) -> str:
 def main() -> int:
     """Run the member to its end; the exit code is 0 after a regular shutdown."""
     descriptor, controller = int(sys.argv[2]), int(sys.argv[3])
-    _die_with(controller)
+    die_with(controller)
     _leave_signals_to_the_controller()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
