@@ -98,7 +98,6 @@ def test_no_warning_where_nothing_is_wrong() -> None:
         (("evaluation.max_envs=3",), "evaluation.max_envs"),
         (("evaluation.every_versions=1", "evaluation.max_envs=33"), "evaluation.max_envs"),
         (("evaluation.every_versions=7",), "evaluation.every_versions"),
-        (("evaluation.videos=2",), "evaluation.videos"),
         (("evaluation.videos=11",), "evaluation.videos"),
         (("checkpoint.every_versions=7",), "checkpoint.every_versions"),
         (("starts.states=100",), "starts.states"),

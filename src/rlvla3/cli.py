@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -48,6 +49,21 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on in a used run folder; RECIPE may be that folder.")
 ]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("rlvla3"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()

@@ -105,7 +105,12 @@ class GeneratorConfig(Settings):
     @classmethod
     def _known_order(cls, value: str) -> str:
         if value not in ORDERS:
-            resolve("generator.order", value, {name: f"rlvla3.core.batcher:{name}" for name in ORDERS})
+            built_in = {name: f"rlvla3.core.batcher:{name}" for name in ORDERS}
+            found = resolve("generator.order", value, built_in)
+            if not callable(found):
+                raise ValueError(
+                    f"{value} is {type(found).__name__}; it must be a function from a Pending to a sort key"
+                )
         return value
 
 
@@ -329,7 +334,7 @@ class Config(Settings):
     """Name of the run; the default run folder is ``runs/NAME``."""
     description: str = ""
     """What the recipe is for."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds weights, exploration noise, minibatches and demonstrations."""
     budget_s: float = Field(default=0.0, ge=0)
     """Seconds of training after which the run ends with a checkpoint; 0: no limit."""

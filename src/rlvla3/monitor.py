@@ -1,6 +1,6 @@
 """Watches a run: metrics for each version, live progress, evaluations, replaced members."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -136,6 +136,8 @@ class Monitor:
         self._best = best
         self._evaluated = [0, 0]
         """Successes and episodes of the evaluation under way."""
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called once, when every member is ready."""
         self.first = Statistics()
         """Counters when every member was ready: those of before, in a resumed run."""
         self.usages = Usages()
@@ -160,6 +162,7 @@ class Monitor:
                 self.first = self._before = _copy(engine.statistics)
                 self._first_version = engine.intake.version
                 self.usages.mark()
+                self.on_ready()
         elif isinstance(event, UpdateDone):
             self._log(engine, now_s)
         elif isinstance(event, TrajectoryReady) and not self._assembly.training:

@@ -179,11 +179,6 @@ def _evaluation(config: Config) -> Iterator[Finding]:
             field="evaluation.videos",
             text=f"{evaluation.videos} is more than {evaluation.episodes} episodes of each task; lower it",
         )
-    elif evaluation.videos and none:
-        yield Finding(
-            field="evaluation.videos",
-            text="nothing is evaluated during training, and videos need a folder: use rlvla3 eval --videos",
-        )
     kept = config.checkpoint
     if kept.every_versions > config.trainer.updates and _changed(kept, "every_versions"):
         yield Finding(

@@ -91,4 +91,4 @@ def show(rows: Sequence[Derived], found: Sequence[Finding]) -> None:
         typer.echo(f"{row.name:<{name}}  {value:>9} {row.unit:<{unit}}  {row.note}".rstrip())
     for finding in found:
         typer.echo(f"warning: {finding.field}: {finding.text}")
-    typer.echo(f"{len(found)} warnings" if found else "no warnings")
+    typer.echo(f"warnings: {len(found)}")

@@ -74,6 +74,11 @@ def train(
         checkpoint.verify(path)
         checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
         start = (path, json.loads(checkpoint.engine_state(path)))
+        if start[1]["version"] >= config.trainer.updates:
+            raise UserError(
+                f"{folder.path}: {start[1]['version']} versions are trained already; to go on, give "
+                f"trainer.updates above {start[1]['version']} (it is {config.trainer.updates})"
+            )
     elif config.weights:
         path = checkpoint.find(Path(config.weights))
         checkpoint.verify(path)
@@ -82,12 +87,15 @@ def train(
     _ = assembly.layout  # builds all that follows from the configuration, so that its faults show now
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
-        if record:
+        if record and start is None:
             folder.describe(dump(config))
         display = stack.enter_context(Display())
         best = kept.best() if resume else None
         score = checkpoint.describe(best).score if best is not None else None
         monitor = Monitor(assembly, metrics, display, phase, float("-inf") if score is None else score)
+        if record and start is not None:
+            # A resume that cannot work must not change what the next one starts from.
+            monitor.on_ready = lambda: folder.describe(dump(config))
         timeline = Timeline() if config.log.trace else None
         if timeline is not None:
             stack.callback(timeline.write, folder.trace)

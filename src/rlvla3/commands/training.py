@@ -28,9 +28,25 @@ def command(
         outcome = train(config, run, resume=resume, record=True)
         rows = figures(config, outcome)
         run.write_summary({row.name: row.value for row in rows})
-    typer.echo(f"{outcome.stop.reason}; run folder {path}")
+    typer.echo(_farewell(outcome, path))
     if json is not None:
         write_figures(json, rows)
+
+
+def _farewell(outcome: Outcome, path: Path) -> str:
+    """How it ended, how well it did, and what to type next."""
+    version = outcome.engine.intake.version
+    if outcome.interrupted:
+        return (
+            f"ended by {outcome.stop.reason} at version {version}; go on with: rlvla3 train {path} --resume"
+        )
+    statistics, first = outcome.engine.statistics, outcome.monitor.first
+    episodes = statistics.episodes - first.episodes
+    rate = (statistics.successes - first.successes) / episodes if episodes else 0.0
+    return (
+        f"{outcome.stop.reason}; {episodes} training episodes, {rate:.0%} of them successful; "
+        f"evaluate with: rlvla3 eval {path}"
+    )
 
 
 def figures(config: Config, outcome: Outcome) -> list[Row]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.assembly import Assembly, Part
 from rlvla3.config import Config
+from rlvla3.errors import UserError
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Event, Version
@@ -130,4 +131,10 @@ def _device(device: str, policy: str, threads: int) -> str:
     torch.set_num_threads(threads)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise UserError(f"device {device!r} is none of torch's; use auto, cpu, cuda or cuda:N") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r}: torch sees no CUDA device; use auto or cpu")
     return device
