@@ -10,6 +10,7 @@ import pytest
 
 from rlvla3 import cli
 from rlvla3.cli import main
+from rlvla3.config import load_config
 
 COMMANDS = {
     command.name or command.callback.__name__: command.callback for command in cli.app.registered_commands
@@ -82,10 +83,29 @@ def test_a_file_that_exists_is_looked_at_without_touching_it(
 
 def test_check_loads_no_heavy_package() -> None:
     text = (
-        "import sys\nfrom rlvla3.cli import main\n"
+        "import sys\nfrom rlvla3.cli import main
+from rlvla3.config import load_config\n"
         "try:\n    main(['check', 'demo'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         "heavy = {'torch', 'mujoco', 'metaworld', 'av', 'ray'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)\n"
     )
     run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("recipe", ["demo", "reach", "schedule-benchmark", "weak-clone"])
+def test_settings_lists_every_setting_with_its_value(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["settings", recipe])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    config = load_config(recipe, [])
+    for path in ("seed", "trainer.batch", "generator.linger_ms", "learner.kind"):
+        value: object = config
+        for name in path.split("."):
+            value = getattr(value, name)
+        assert f"\n{path} = {value}    (" in "\n" + printed
+    for field in type(config.policy.options).model_fields:
+        assert f"policy.options.{field} = " in printed

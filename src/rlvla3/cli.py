@@ -125,6 +125,18 @@ def check(
 
 
 @app.command()
+def settings(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    prefix: Annotated[str, typer.Option(help="Only settings whose path begins so.")] = "",
+) -> None:
+    """List every setting of a recipe: its value, type and meaning."""
+    from rlvla3.commands import listing
+
+    listing.command(recipe, overrides or [], prefix)
+
+
+@app.command()
 def doctor(json: Json = None) -> None:
     """Look at this machine: versions, GL, cores, memory, and what to do about them."""
     from rlvla3.commands import examining

@@ -1,0 +1,35 @@
+"""``rlvla3 settings``."""
+
+from collections.abc import Iterator, Sequence
+
+import typer
+from pydantic import BaseModel
+
+from rlvla3.config import Config, load_config
+from rlvla3.config_loading import FieldRow, describe
+
+
+def command(recipe: str, overrides: Sequence[str], prefix: str) -> None:
+    """Print every setting of a recipe: path, value in force, type, meaning."""
+    config = load_config(recipe, list(overrides))
+    for row in rows(config):
+        if row.path.startswith(prefix):
+            typer.echo(f"{row.path} = {_value(config, row.path)}    ({row.type})")
+            typer.echo(f"    {row.doc}")
+
+
+def rows(config: Config) -> Iterator[FieldRow]:
+    """All settings; those of a component are the ones of its kind."""
+    for row in describe(Config):
+        options = _value(config, row.path)
+        if isinstance(options, BaseModel):
+            yield from describe(type(options), f"{row.path}.")
+        else:
+            yield row
+
+
+def _value(config: Config, path: str) -> object:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
