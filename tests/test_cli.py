@@ -83,8 +83,7 @@ def test_a_file_that_exists_is_looked_at_without_touching_it(
 
 def test_check_loads_no_heavy_package() -> None:
     text = (
-        "import sys\nfrom rlvla3.cli import main
-from rlvla3.config import load_config\n"
+        "import sys\nfrom rlvla3.cli import main\n"
         "try:\n    main(['check', 'demo'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         "heavy = {'torch', 'mujoco', 'metaworld', 'av', 'ray'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)\n"
@@ -94,9 +93,7 @@ from rlvla3.config import load_config\n"
 
 
 @pytest.mark.parametrize("recipe", ["demo", "reach", "schedule-benchmark", "weak-clone"])
-def test_settings_lists_every_setting_with_its_value(
-    recipe: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_lists_every_setting_with_its_value(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["settings", recipe])
     assert end.value.code == 0
