@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from rlvla3.errors import UserError
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
@@ -215,3 +216,30 @@ class ParentSimulator(EchoSimulator):
     def make(self) -> ParentEnv:
         """Build one environment."""
         return ParentEnv(self._settings)
+
+
+class RefusedSimulator(EchoSimulator):
+    """Its envs cannot be built for a reason that the user can mend: kind ``echo:RefusedSimulator``."""
+
+    def make(self) -> EchoEnv:
+        """Raise.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("simulator.options.device: there is no device 7; give another one")
+
+
+class RefusedLearner:
+    """It cannot be built for a reason that the user can mend: kind ``echo:RefusedLearner``."""
+
+    Settings = RecordingSettings
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> EmulatedLearner:
+        """Raise.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("learner.options.file: no such file; give another one")

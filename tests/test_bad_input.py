@@ -5,17 +5,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from live import Watcher
 
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
 from rlvla3.config import load_config
 from rlvla3.config_loading import dump
+from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.run_folder import RunFolder
+from rlvla3.runtime.local.runtime import LocalRuntime
 
 SMALL = (
     "schedule-benchmark",
@@ -198,6 +202,59 @@ def test_checkpoint_of_another_model_or_simulator(capsys: pytest.CaptureFixture[
     line = refused(capsys, "train", *SMALL, "simulator.chunk=2", "--folder", "run", "--resume")
     assert "chunk is 1 there and 2 here" in line
     assert "chunk: 2" not in Path("run/config.yaml").read_text()  # the refused configuration is not kept
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train", *SMALL, "weights=run", "--folder", "new"), ("eval", "run", "simulator.options.step_limits=5")],
+)
+def test_weights_of_another_size(command: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder("run")
+    line = refused(capsys, *command, "policy.options.weight_count=3")
+    assert "weights.weight_count is 1 there and 3 here" in line
+    assert not list(Path().glob("*/logs")), "a process was started"
+
+
+def test_tiny_weights_of_another_size_or_the_same_by_another_name() -> None:
+    def stored(*overrides: str) -> dict[str, Any]:
+        return Assembly(load_config("reach", list(overrides))).fingerprint()
+
+    checkpoint.check_fingerprint(Path("x"), stored(), stored("policy.options.width=128"))
+    checkpoint.check_fingerprint(Path("x"), stored(), stored("policy.options.noise_level=0.1"))
+    for change in ("size=3.5M", "patch=16", "layers=2"):
+        with pytest.raises(UserError, match=r"weights\."):
+            checkpoint.check_fingerprint(Path("x"), stored(), stored(f"policy.options.{change}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("simulator.options.colours=[red,green]", "tasks is ['red', 'green', 'blue'] there"),
+        ("simulator.options.colours=[red,green,yellow]", "tasks is ['red', 'green', 'blue'] there"),
+        ("simulator.envs=8", "envs_with_a_quota is 16 there and 8 here"),
+    ],
+)
+def test_a_resume_with_other_tasks_or_envs(change: str, line: str, tmp_path: Path) -> None:
+    fixed = (
+        "schedule.mode=ss",
+        "schedule.deterministic=true",
+        "trainer.trajectory=segment",
+        "trainer.chunks=2",
+    )
+    config = load_config("reach", fixed)
+    path = Kept(tmp_path, 1).save(
+        EmulatedLearner(EmulatedLearnerSettings(), streaming=False),
+        Description(
+            version=1, score=None, fingerprint=Assembly(config).fingerprint(), config=config.model_dump_json()
+        ),
+        "{}",
+    )
+    other = Assembly(load_config("reach", [*fixed, change]))
+    # A policy may be used on other tasks; only a run's own sequence of starts cannot.
+    checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, other.fingerprint())
+    with pytest.raises(UserError) as refusal:
+        LocalRuntime(other, tmp_path, Watcher(), resume=(path, {})).run()
+    assert line in str(refusal.value)
 
 
 def test_weights_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

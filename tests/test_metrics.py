@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +75,40 @@ def test_every_sink_is_closed_when_one_fails(tmp_path: Path) -> None:
             self.closed = True
 
     first, last = Watched(), Watched()
-    with pytest.raises(OSError, match="disk"):
-        Metrics([first, Broken(), last]).close()
+    metrics = Metrics([first, Broken(), last])
+    metrics.close()
+    assert metrics.faults == ["Broken: disk; its last figures may be missing"]
     assert first.closed
     assert last.closed
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from rlvla3.metrics import JsonLines, Metrics, TensorBoard
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+class Other:
+    steps = []
+    def write(self, step, values, time_s): self.steps.append(step)
+    def close(self): pass
+with Metrics([JsonLines(folder / "m.jsonl"), TensorBoard(folder / "board"), Other()]) as metrics:
+    for step in range(200):
+        metrics.log(step, {"loss": 0.5}, 1.0)
+assert Other.steps == list(range(200))
+print(*metrics.faults, sep="\\n")
+"""
+
+
+def test_a_sink_without_room_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=30
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert sorted(line.partition(":")[0] for line in run.stdout.splitlines()) == ["JsonLines", "TensorBoard"]
+    assert all(line.endswith("it gets no more figures of this run") for line in run.stdout.splitlines())
+    assert [row["step"] for row in read_json_lines(tmp_path / "m.jsonl")][:3] == [0, 1, 2]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")

@@ -17,10 +17,11 @@ from rlvla3.core.settings import (
     TrainingSettings,
 )
 from rlvla3.errors import UserError
+from rlvla3.learner.checkpoint import RESUMED
 from rlvla3.messages import Env, FieldSpec, Member, Slot, Start
 from rlvla3.plugins import resolve
 from rlvla3.policies.api import Policy, PolicyInterface
-from rlvla3.policies.registry import policy_class
+from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
 from rlvla3.simulators.registry import simulator_class
@@ -244,11 +245,22 @@ class Assembly:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a checkpoint must match to be used here: the simulator and the interface."""
+        """What a checkpoint must match to be used here: the simulator, the interface and the weights.
+
+        The entry ``RESUMED`` is looked at by a resume only, so that a policy can be used on other tasks.
+        """
         return {
             "simulator": dict(self.spec.fingerprint),
             "observation": [[f.name, list(f.shape), f.dtype] for f in self.interface.observation],
             "action_dim": self.interface.action_dim,
             "chunk": self.interface.chunk,
             "policy": self.config.policy.kind,
+            "weights": dict(weight_shapes(self.config.policy.kind, self.config.policy.options)),
+            RESUMED: self._resumed(),
         }
+
+    def _resumed(self) -> dict[str, Any]:
+        """What a resume continues besides: the sequence of starts, and whose turn it is in it."""
+        fixed = self.training and self.settings.training.quota
+        envs = self.config.simulator.total_envs if fixed else 0
+        return {"tasks": list(self.spec.tasks), "envs_with_a_quota": envs}

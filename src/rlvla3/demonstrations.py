@@ -320,19 +320,31 @@ _OWN_ARRAYS = ("actions", "valid", "task", "episode", "lengths", "episode_task")
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write one safetensors file whose metadata is the JSON header; whole or not at all."""
+    """Write one safetensors file whose metadata is the JSON header; whole or not at all.
+
+    Raises:
+        UserError: it cannot be written, or the disk is full.
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays = {f"observation.{name}": array for name, array in dataset.observation.items()}
     arrays |= {name: getattr(dataset, name) for name in _OWN_ARRAYS}
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    save_file(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        partial,
-        metadata={"header": json.dumps(dataset.header, sort_keys=True)},
-    )
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+            partial,
+            metadata={"header": json.dumps(dataset.header, sort_keys=True)},
+        )
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UserError(
+            f"{path}: cannot be written ({error}); free space or choose another folder"
+        ) from error
 
 
 def load(path: Path, fingerprint: Mapping[str, Any] | None = None) -> Dataset:

@@ -127,6 +127,8 @@ class MemberLost:
 
     member: Member
     reason: str
+    refused: bool = False
+    """Whether ``reason`` is a line for the user, who alone can mend it: the run ends, nothing is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

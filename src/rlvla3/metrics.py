@@ -1,9 +1,11 @@
 """Where numbers go: metric sinks, interval estimates, figures files, time accounts."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +49,9 @@ class JsonLines:
         """Append one line in a single write."""
         row: dict[str, Any] = {"step": step, "time_s": round(time_s, 3)}
         row |= {key: value if math.isfinite(value) else str(float(value)) for key, value in values.items()}
-        os.write(self._file, (json.dumps(row) + "\n").encode())
+        line = (json.dumps(row) + "\n").encode()
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file."""
@@ -76,20 +80,28 @@ class TensorBoard:
     """Event files for TensorBoard, without torch or TensorFlow."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        # Not tensorboard's own event writer: its thread dies on a full disk and leaves writers waiting.
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = EventFileWriter(str(folder), flush_secs=10)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = RecordWriter((folder / name).open("wb", buffering=0))
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, values: Mapping[str, float], time_s: float) -> None:
-        """Queue one event with all values as scalars."""
+        """Append one event with all values as scalars."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         scalars = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def _add(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
 
     def close(self) -> None:
-        """Flush and close."""
+        """Close the file."""
         self._writer.close()
 
 
@@ -117,22 +129,38 @@ class WeightsAndBiases:
 
 
 class Metrics:
-    """Writes each step's values to every sink. A context manager."""
+    """Writes each step's values to every sink. A context manager.
+
+    A sink that fails is given up and the run goes on: figures are worth less than what they are of.
+    """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
+        self.faults: list[str] = []
+        """A line for each sink that was given up."""
 
     def log(self, step: int, values: Mapping[str, float], time_s: float) -> None:
         """Write one step; ``time_s`` is seconds since the run began."""
         numbers = {key: float(value) for key, value in values.items()}
         for sink in self._sinks:
-            sink.write(step, numbers, time_s)
+            try:
+                sink.write(step, numbers, time_s)
+            except Exception as error:
+                self._give_up(sink, error)
+
+    def _give_up(self, sink: Sink, error: Exception) -> None:
+        self._sinks = tuple(other for other in self._sinks if other is not sink)
+        self.faults.append(f"{type(sink).__name__}: {error}; it gets no more figures of this run")
+        with contextlib.suppress(Exception):
+            sink.close()
 
     def close(self) -> None:
         """Close every sink, also after one fails."""
-        with contextlib.ExitStack() as stack:
-            for sink in self._sinks:
-                stack.callback(sink.close)
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                self.faults.append(f"{type(sink).__name__}: {error}; its last figures may be missing")
         self._sinks = ()
 
     def __enter__(self) -> "Metrics":

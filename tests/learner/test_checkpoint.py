@@ -1,6 +1,8 @@
 """Checkpoints: complete or absent, checked, exact."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import bandit
@@ -103,6 +105,46 @@ def test_a_failed_save_leaves_the_last_complete_one(tmp_path) -> None:
         kept.save(Failing(), description(2), "{}")
     assert list(tmp_path.iterdir()) == [good]
     checkpoint.verify(good)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np, torch
+from rlvla3 import demonstrations
+from rlvla3.errors import UserError
+from rlvla3.learner import checkpoint, tensors
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+big = np.zeros((9, 1, 100), np.float32)
+some = np.zeros(9, np.int64)
+dataset = demonstrations.Dataset(observation={}, actions=big, valid=some[:, None] == 0, task=some,
+    episode=some, lengths=some, episode_task=some, header={})
+description = checkpoint.Description(version=1, score=None, fingerprint={}, config="")
+for write in (
+    lambda: checkpoint.save_weights(folder / "a", {"w": big}, description),
+    lambda: tensors.write_tensors(folder / "b", {"w": torch.from_numpy(big)}),
+    lambda: demonstrations.save(dataset, folder / "c"),
+):
+    try:
+        write()
+    except UserError as error:
+        print(error)
+print(*[p.name for p in folder.iterdir() if p.name != "b"])
+"""
+
+
+def test_a_full_disk_is_named_whoever_writes(tmp_path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    *lines, left = run.stdout.split("\n")[:-1]
+    for name, line in zip("abc", lines, strict=True):
+        assert line.startswith(f"{tmp_path / name}: cannot be written (")
+        assert line.endswith("free space or choose another folder")
+    assert left == ""
 
 
 def test_a_killed_save_is_never_seen_and_swept_later(tmp_path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from echo import recorded
-from live import Run, alive, fault, faults, members_of, pid_of, values
+from live import Run, alive, fault, faults, logs, members_of, pid_of, values
 
+from rlvla3.errors import UserError
 from rlvla3.messages import MemberLost, MemberReady, TrajectoryReady
 
 pytestmark = pytest.mark.live
@@ -260,3 +261,28 @@ def test_losing_a_member_twice_at_once(tmp_path: Path) -> None:
     assert sorted(m for m, _, _ in run.watcher.lost) == ["generator-0", "simulator-0", "simulator-1"]
     assert len(run.watcher.of(MemberLost)) == 3
     each_start_once(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"simulator": {"kind": "echo:RefusedSimulator"}},
+            "simulator.options.device: there is no device 7; give another one",
+        ),
+        (
+            {"learner": {"kind": "echo:RefusedLearner", "options": {"file": "x"}}},
+            "learner.options.file: no such file; give another one",
+        ),
+    ],
+)
+def test_what_a_user_can_mend_ends_the_run_with_its_one_line(
+    changes: dict, line: str, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, values(changes))
+    with pytest.raises(UserError) as refused:
+        run.go()
+    assert str(refused.value) == line
+    assert run.watcher.lost == [], "shown twice"
+    assert run.engine.statistics.replaced == {}, "it would only fail again"
+    assert "Traceback" not in logs(tmp_path)

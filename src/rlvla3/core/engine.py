@@ -331,7 +331,7 @@ class Engine:
         self._settle(now_s)
 
     def _on_member_lost(self, event: MemberLost, now_s: float) -> None:
-        self.membership.lose(event.member, event.reason, now_s)
+        self.membership.lose(event.member, event.reason, now_s, refused=event.refused)
         self._settle(now_s)
 
     def _on_member_reaped(self, event: MemberReaped, now_s: float) -> None:

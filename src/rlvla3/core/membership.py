@@ -74,10 +74,15 @@ class Membership:
                 self._flights.wait(env)
         return True
 
-    def lose(self, member: Member, reason: str, now_s: float) -> None:
-        """Stop using a member and have it replaced while its budget lasts."""
+    def lose(self, member: Member, reason: str, now_s: float, *, refused: bool = False) -> None:
+        """Stop using a member and have it replaced while its budget lasts.
+
+        ``refused``: it would only fail again, so the run ends (after a checkpoint if it has a Trainer).
+        """
         if self._health.state[member] not in (Up.UP, Up.STARTING):
             return
+        if refused:
+            self._ending.ask(reason)
         replace = self._health.lost(member)
         if member in self._settings.topology.trainers:
             self._ending.stop(f"{member} was lost: {reason}", failed=True)

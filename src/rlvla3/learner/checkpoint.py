@@ -30,6 +30,8 @@ CONFIG = "config.json"
 ENGINE = "engine.json"
 WEIGHTS = "weights.safetensors"
 AVERAGE = "average.safetensors"
+RESUMED = "resumed"
+"""Entry of a fingerprint that only a resume must match."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run folder that holds its checkpoints."""
 
@@ -112,6 +114,8 @@ def export(source: Path, folder: Path, *, averaged: bool = True) -> None:
 
 
 def _write(target: Path, kind: Kind, description: Description, fill: Callable[[Path], None]) -> None:
+    from safetensors import SafetensorError
+
     if target.exists():
         raise UserError(f"{target}: exists already; give a new folder, checkpoints are never written over")
     try:
@@ -133,7 +137,7 @@ def _write(target: Path, kind: Kind, description: Description, fill: Callable[[P
             shutil.rmtree(working, ignore_errors=True)
             raise
         _sync(target.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(
             f"{target}: cannot be written ({error}); free space or choose another folder"
         ) from error
@@ -280,11 +284,24 @@ def find(path: Path, *, resume: bool = False) -> Path:
 
 
 def check_fingerprint(source: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a policy where something that it depends on differs.
+    """Refuse a policy where something that it depends on differs; ``RESUMED`` is left out.
 
     Raises:
         UserError: the first differing entries, with both values.
     """
+    _compare(source, *({k: v for k, v in part.items() if k != RESUMED} for part in (stored, wanted)))
+
+
+def check_resume(source: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse to resume where the run's tasks, or envs that have a quota, differ.
+
+    Raises:
+        UserError: the first differing entries, with both values.
+    """
+    _compare(source, stored.get(RESUMED, {}), wanted.get(RESUMED, {}))
+
+
+def _compare(source: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     differing = list(_differences(dict(stored), json.loads(json.dumps(dict(wanted))), ""))
     if differing:
         more = ", …" if len(differing) > _SHOWN else ""

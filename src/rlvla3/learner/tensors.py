@@ -11,10 +11,21 @@ from rlvla3.errors import UserError
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors (any device) to one safetensors file."""
+    """Write tensors (any device) to one safetensors file.
+
+    Raises:
+        UserError: it cannot be written, or the disk is full.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(arrays, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path}: cannot be written ({error}); free space or choose another folder"
+        ) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

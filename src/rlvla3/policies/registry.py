@@ -1,5 +1,9 @@
 """Policies by name. Importing this module does not import torch."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
 from rlvla3.plugins import resolve
 from rlvla3.policies.api import Policy
 
@@ -18,3 +22,18 @@ def policy_class(kind: str) -> type[Policy]:
     """
     found: type[Policy] = resolve("policy.kind", kind, BUILT_IN)
     return found
+
+
+def weight_shapes(kind: str, settings: Any) -> Mapping[str, Any]:
+    """The settings that decide which weights a built-in policy has, as JSON values.
+
+    Empty for a policy of the user's own: its model finds out when it loads them.
+    """
+    if kind == "tiny":
+        from rlvla3.policies.tiny import architecture
+
+        sizes = {name: getattr(settings, name) for name in ("patch", "stem", "text_length")}
+        return asdict(architecture(settings)) | sizes
+    if kind == "emulated":
+        return {"weight_count": settings.weight_count}
+    return {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlvla3.errors import UserError
 from rlvla3.messages import (
     End,
     Env,
@@ -133,6 +134,8 @@ class Lane(threading.Thread):
                     break
                 self._work(*item)
             self._close()
+        except UserError as error:
+            self._emit(MemberLost(member=self._member, reason=str(error), refused=True))
         except BaseException as error:
             first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
             text = f"{first} ({self._where()})\n{traceback.format_exc()}"

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rlvla3.assembly import Part
+from rlvla3.errors import UserError
 from rlvla3.lifetime import die_with
 from rlvla3.messages import Heartbeat, Member, MemberLost
 from rlvla3.runtime.local.parts import build_role
@@ -165,6 +166,12 @@ def main() -> int:
         pulse.report()
         role.close()
         connection.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        with contextlib.suppress(OSError):
+            connection.send(MemberLost(member=part.member, reason=str(error), refused=True))
+            connection.flush()
+        return 1
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):

@@ -23,6 +23,8 @@ import msgspec
 from rlvla3.assembly import Assembly, Part
 from rlvla3.core.engine import Engine
 from rlvla3.core.health import Up
+from rlvla3.errors import UserError
+from rlvla3.learner import checkpoint
 from rlvla3.messages import (
     Command,
     Event,
@@ -114,6 +116,7 @@ class LocalRuntime:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._stop: Stop | None = None
+        self._refused: dict[Member, str] = {}
         self._interrupts = 0
         self._interrupted_s = 0.0
         self._budgeted = False
@@ -126,9 +129,13 @@ class LocalRuntime:
         """Run to the end; every process and memory is gone when this returns.
 
         Raises:
-            UserError: shared memory cannot be reserved.
+            UserError: shared memory cannot be reserved, or a member met a fault that the user can mend.
         """
         layout = self._assembly.layout
+        if self._resume:
+            path = self._resume[0]
+            stored = checkpoint.describe(path).fingerprint
+            checkpoint.check_resume(path, stored, self._assembly.fingerprint())
         with contextlib.ExitStack() as stack:
             for name, size in (("slab", layout.size), ("rollout-weights", 0), ("evaluation-weights", 0)):
                 fd = create_memory(name, size)
@@ -144,6 +151,8 @@ class LocalRuntime:
                 self._spawn(member)
             self._loop(self.engine)
             self._show_lost_trainers(self.engine)
+        for reason in self._refused.values():
+            raise UserError(reason)
         assert self._stop is not None
         return self._stop
 
@@ -251,6 +260,8 @@ class LocalRuntime:
 
     def _feed(self, engine: Engine, event: Event) -> None:
         now_s = time.monotonic()
+        if isinstance(event, MemberLost) and event.refused:
+            self._refused[event.member] = event.reason
         commands = engine.on(event, now_s)
         self._observer.on_event(event, engine, now_s)
         if self._timeline is not None:
@@ -342,7 +353,7 @@ class LocalRuntime:
         process = self._processes.get(command.member)
         if process is None:
             self._succeed(command, "")
-        elif process.wait(0) or "Traceback" in command.reason:
+        elif process.wait(0) or "Traceback" in command.reason or command.member in self._refused:
             self._bury(command, process)
         else:
             process.ask_for_stacks()
@@ -361,7 +372,8 @@ class LocalRuntime:
 
     def _succeed(self, command: ReplaceMember, log: str) -> None:
         """The member's process is gone: say so, and start the next one if there is to be one."""
-        self._observer.on_lost(command.member, command.reason, log)
+        if command.member not in self._refused:
+            self._observer.on_lost(command.member, command.reason, log)
         self._events.append(MemberReaped(member=command.member))
         if command.restart and self._stop is None:
             self._spawn(command.member)
@@ -373,7 +385,7 @@ class LocalRuntime:
             process = self._processes.get(member)
             if process is None or engine.health.state[member] is not Up.LOST:
                 continue
-            if "Traceback" in self._stop.reason:
+            if "Traceback" in self._stop.reason or member in self._refused:
                 continue
             if not process.wait(0):
                 process.ask_for_stacks()
@@ -420,5 +432,5 @@ class LocalRuntime:
         for message in process.connection.receive() or ():
             if isinstance(message, Telemetry):
                 self._observer.on_telemetry(message, time.monotonic())
-            elif isinstance(message, MemberLost):
+            elif isinstance(message, MemberLost) and not message.refused:
                 self._observer.on_lost(message.member, message.reason, "")
