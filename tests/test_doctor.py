@@ -31,6 +31,8 @@ def test_memory_is_cut_by_the_groups_limit(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("300000\n")
     (tmp_path / "memory.current").write_text("100000\n")
     assert usable_memory(tmp_path, meminfo) == 200000
+    (tmp_path / "memory.stat").write_text("anon 40000\ninactive_file 60000\nactive_file 5\n")
+    assert usable_memory(tmp_path, meminfo) == 260000, "the kernel gives unread cached files up"
 
 
 def test_graphics_needs_one_working_backend() -> None:

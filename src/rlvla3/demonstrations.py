@@ -59,7 +59,8 @@ class Dataset:
     episode_task: npt.NDArray[np.int64]
     """[E]: task index of each episode."""
     header: Mapping[str, Any]
-    """How it was made: simulator, settings, tasks, fingerprint, recipe, ``failures`` for each task."""
+    """How it was made: simulator, settings, tasks, fingerprint, recipe, ``failures`` for each task
+    that was demonstrated."""
 
     def success_steps(self, quantile: float) -> dict[str, int]:
         """For each task the ``quantile`` of its episodes' sub-steps to success, rounded up (step budgets)."""
@@ -129,6 +130,54 @@ def collect(
             worker that died.
     """
     _check(per_task, speed_range, noise, stride, chunk, workers)
+    recipe, header = _planned(
+        simulator_kind, settings, tasks, per_task, speed_range, noise, stride, chunk, seed
+    )
+    jobs = [(recipe, task, first, per_task) for task in header["demonstrated"] for first in range(per_task)]
+    episodes = _run(jobs, workers)
+    failures = {
+        header["tasks"][task]: sum(e.failures for e in episodes if e.task == task)
+        for task in header["demonstrated"]
+    }
+    return _join(episodes, {**header, "failures": failures})
+
+
+def differing(
+    dataset: Dataset,
+    simulator_kind: str,
+    settings: Mapping[str, Any],
+    tasks: Sequence[int],
+    per_task: int,
+    speed_range: tuple[float, float],
+    noise: float,
+    stride: int,
+    chunk: int,
+    seed: int,
+) -> list[str]:
+    """What ``collect`` with these arguments would make otherwise than this data set was made.
+
+    Raises:
+        UserError: tasks that the simulator does not have.
+    """
+    _, header = _planned(simulator_kind, settings, tasks, per_task, speed_range, noise, stride, chunk, seed)
+    wanted, stored = (json.loads(json.dumps(dict(each))) for each in (header, dataset.header))
+    pairs = {name: (stored.get(name), value) for name, value in wanted.items() if name != "recipe"}
+    pairs |= {name: (stored["recipe"].get(name), value) for name, value in wanted["recipe"].items()}
+    return [name for name, (there, here) in pairs.items() if there != here]
+
+
+def _planned(
+    simulator_kind: str,
+    settings: Mapping[str, Any],
+    tasks: Sequence[int],
+    per_task: int,
+    speed_range: tuple[float, float],
+    noise: float,
+    stride: int,
+    chunk: int,
+    seed: int,
+) -> tuple[_Recipe, dict[str, Any]]:
+    """The recipe, and all of the header that is known before anything is collected."""
     cls = simulator_class(simulator_kind)
     parsed = cls.Settings.model_validate(dict(settings))
     spec = cls(parsed).spec
@@ -144,20 +193,14 @@ def collect(
         chunk=chunk,
         seed=seed,
     )
-    jobs = [(recipe, task, first, per_task) for task in sorted(set(tasks)) for first in range(per_task)]
-    episodes = _run(jobs, workers)
-    header = {
+    return recipe, {
         "format": _FORMAT,
         "tasks": list(spec.tasks),
         "fingerprint": dict(spec.fingerprint),
         "recipe": asdict(recipe),
         "per_task": per_task,
-        "failures": {
-            spec.tasks[task]: sum(e.failures for e in episodes if e.task == task)
-            for task in sorted(set(tasks))
-        },
+        "demonstrated": sorted(set(tasks)),
     }
-    return _join(episodes, header)
 
 
 def _check(

@@ -111,15 +111,24 @@ def _quota(cgroup: Path) -> float:
 
 
 def usable_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that can still be had: the system's available memory, cut by the group's limit."""
+    """Bytes that can still be had: the system's available memory, cut by the group's limit.
+
+    Cached files count as used by the group, but those that nobody reads are given up first.
+    """
     available = 0
     for row in _read(meminfo).splitlines():
         if row.startswith("MemAvailable:"):
             available = int(row.split()[1]) * 1024
     limit, used = (_read(cgroup / f"memory.{name}").strip() for name in ("max", "current"))
     if limit.isdigit() and used.isdigit():
-        available = min(available, int(limit) - int(used))
+        cached = _statistics(cgroup).get("inactive_file", 0)
+        available = min(available, int(limit) - max(int(used) - cached, 0))
     return available
+
+
+def _statistics(cgroup: Path) -> dict[str, int]:
+    rows = (row.split() for row in _read(cgroup / "memory.stat").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2}
 
 
 def _memory() -> Check:

@@ -199,6 +199,15 @@ class RunFolder:
         return cls._locked(folder)
 
     @classmethod
+    def claim(cls, path: str | Path) -> "RunFolder":
+        """Make a folder if it is not there and lock it, whatever it holds.
+
+        Raises:
+            UserError: it is in use, or cannot be written.
+        """
+        return cls._locked(Path(path))
+
+    @classmethod
     def _locked(cls, folder: Path) -> "RunFolder":
         lock = folder / ".lock"
         try:

@@ -9,25 +9,25 @@ from rlvla3.assembly import Assembly
 from rlvla3.commands.running import require_gl
 from rlvla3.config import Config
 from rlvla3.demonstrations import Dataset
+from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 
 DATASET = "demonstrations.safetensors"
 
 
-def collect(config: Config, folder: Path) -> Dataset:
-    """The demonstrations of a recipe, from the folder if they are there already.
+def collect(config: Config, folder: Path, *, tell: Callable[[str], None] = lambda text: None) -> Dataset:
+    """The demonstrations of a recipe: those in the folder if it would make the same, or new ones.
+
+    ``tell``: gets a line that says what becomes of demonstrations in the folder.
 
     Raises:
-        UserError: no expert, or the stored ones were made by another simulator set-up.
+        UserError: no expert, or they cannot be written.
     """
     path = folder / DATASET
     assembly = Assembly(config, training=False)
-    if path.exists():
-        return demonstrations.load(path, assembly.spec.fingerprint)
-    require_gl(assembly)
     wanted = config.imitation.demonstrations
-    dataset = demonstrations.collect(
+    made_by = (
         config.simulator.kind,
         config.simulator.options.model_dump(),
         range(len(assembly.spec.tasks)),
@@ -37,8 +37,19 @@ def collect(config: Config, folder: Path) -> Dataset:
         wanted.stride,
         config.simulator.chunk,
         config.seed,
-        wanted.workers,
     )
+    if path.exists():
+        try:
+            stored = demonstrations.load(path)
+            other = ", ".join(demonstrations.differing(stored, *made_by))
+        except UserError as error:
+            other = str(error)
+        if not other:
+            tell(f"{path}: used again")
+            return stored
+        tell(f"{path}: replaced, they are collected anew (other: {other})")
+    require_gl(assembly)
+    dataset = demonstrations.collect(*made_by, wanted.workers)
     demonstrations.save(dataset, path)
     return dataset
 
