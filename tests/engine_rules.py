@@ -27,6 +27,8 @@ class Rules:
         self.running: dict[str, dict[tuple, float]] = {}
         self.loading: set[str] = set()
         self.serving: set[str] = set()
+        self.serving_since: dict[str, float] = {}
+        self.row_slot: dict[int, int] = {}
         self.up: set[str] = set()
         self.last_s = 0.0
         self.ending = False
@@ -79,6 +81,8 @@ class Rules:
 
     def on_WeightsLoaded(self, now_s, event):  # noqa: N802
         self.loading.discard(event.member)
+        if event.member not in self.serving:
+            self.serving_since[event.member] = now_s
         self.serving.add(event.member)
         if event.channel == "rollout":
             assert event.version >= self.loaded.get(event.member, 0)
@@ -175,6 +179,7 @@ class Rules:
             assert self.slot_member[self.env_slot[credit.env]] == command.member
             self.channel[credit.row] = credit.channel
             self.owner[credit.row] = command.member
+            self.row_slot[credit.row] = self.env_slot[credit.env]
             self.oldest.pop(credit.row, None)
             self.starts.append((credit.env, credit.episode, credit.first_chunk, credit.channel))
             if credit.channel == "rollout":
@@ -201,12 +206,20 @@ class Rules:
         if batching.lockstep or not self.waiting or now_s - self.last_s < EPSILON_S:
             return
         generators = self.settings.topology.generators
-        if batching.routing == "pinned":
-            return
-        oldest_s = min(self.waiting.values())
-        if max(oldest_s + batching.batch_timeout_s, self.last_s) < now_s - EPSILON_S:
-            free = [g for g in generators if self.free(g)]
-            assert not free, f"a request of {oldest_s:.4f} s waits at {now_s:.4f} s, {free} could start"
+        free = [g for g in generators if self.free(g)]
+        for (_, row, _), arrival_s in self.waiting.items():
+            if max(arrival_s + batching.batch_timeout_s, self.last_s) < now_s - EPSILON_S:
+                able = [g for g in free if batching.routing != "pinned" or self.is_pinned(row, arrival_s, g)]
+                assert not able, f"a request of {arrival_s:.4f} s waits at {now_s:.4f} s, {able} could start"
+
+    def is_pinned(self, row, arrival_s, generator):
+        """Whether the request went to the Generator that its slot is pinned to, and that is this one.
+
+        What arrived while that one did not serve was routed to another, which may be busy.
+        """
+        index = self.settings.batching.pins[self.row_slot[row]]
+        pinned = self.settings.topology.generators[index] == generator
+        return pinned and self.serving_since[generator] <= arrival_s
 
     def check_accounting(self):
         books = self.engine.accounting()

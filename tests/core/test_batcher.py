@@ -55,6 +55,14 @@ def test_a_burst_fills_batches_at_once():
     assert queue.take(0.5) == [4, 5, 6, 7]
 
 
+def test_a_pinned_slot_of_another_generator_is_not_waited_for():
+    queue = Queue([1, 1, 1], routing="pinned", pins={0: 0, 1: 0, 2: 1}, linger_s=1.0)
+    queue.arrive(0, 0.5)
+    assert queue.take(0.5) == [], "slot 1 may still come"
+    queue.arrive(1, 0.51)
+    assert queue.take(0.51) == [0, 1], "slot 2 never will"
+
+
 def test_sparse_requests_go_alone_at_their_deadline():
     queue = Queue([1, 1], linger_s=1.0)
     queue.arrive(0, 0.5)

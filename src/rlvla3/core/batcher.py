@@ -185,11 +185,18 @@ class Batcher:
             return self._take_stage(queue, now_s)
         if (
             queue.samples >= self._settings.max_batch_size
-            or not self._slots.stepping_since
+            or not self._expected(generator)
             or now_s >= self._due_s(queue, free_s)
         ):
             return self._pick(queue, queue.pending, now_s)
         return []
+
+    def _expected(self, generator: int) -> bool:
+        """Whether a request could still arrive for this Generator; a pinned slot's goes to its own."""
+        stepping, pins = self._slots.stepping_since, self._settings.pins
+        if self._settings.routing != "pinned":
+            return bool(stepping)
+        return any(pins[slot] == generator for slot in stepping)
 
     def due_s(self, generator: int, free_s: float) -> float:
         """When this free Generator must be looked at again; infinite if only an event helps."""
