@@ -75,7 +75,7 @@ def test_a_used_budget_ends_training() -> None:
 
 
 def test_the_value_head_is_left_alone_and_threads_are_put_back() -> None:
-    learned = imitation(threads=2)
+    learned = imitation(threads=2, steps=4)
     before, threads = learned.model.arrays(), torch.get_num_threads()
     learned.run(demonstrations())
     after = learned.model.arrays()

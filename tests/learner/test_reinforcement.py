@@ -45,12 +45,12 @@ def same(first, second) -> bool:
 def test_reward_rises(streaming) -> None:
     trained = learner(streaming=streaming, lr=2e-3, minibatch=64)
     rewards = []
-    for update in range(12):
-        report = step(trained, update * 64, rows=64)
+    for update in range(8):
+        report = step(trained, update * 48, rows=48)
         assert not report.skipped
         rewards.append(report.metrics["reward_mean"])
     assert rewards[-1] > 0.4 * rewards[0]
-    assert trained.version == 12
+    assert trained.version == 8
 
 
 def test_without_learning_the_ratio_stays_one() -> None:
