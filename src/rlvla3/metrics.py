@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,19 @@ class Sink(Protocol):
         ...
 
 
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file where the start of a run cannot write.
+
+    Raises:
+        UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+
+
 class JsonLines:
     """One JSON object a line, whole lines only, so that a kill loses no earlier line.
 
@@ -40,10 +53,11 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if not _ends_with_newline(path):
-            os.write(self._file, b"\n")
+        with _named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            if not _ends_with_newline(path):
+                os.write(self._file, b"\n")
 
     def write(self, step: int, values: Mapping[str, float], time_s: float) -> None:
         """Append one line in a single write."""
@@ -84,10 +98,11 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._writer = RecordWriter((folder / name).open("wb", buffering=0))
-        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        with _named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter((folder / name).open("wb", buffering=0))
+            self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, values: Mapping[str, float], time_s: float) -> None:
         """Append one event with all values as scalars."""
