@@ -1,3 +1,5 @@
+import multiprocessing
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,15 @@ def test_failed_episodes_are_retried_and_counted():
     assert sum(slow.header["failures"].values()) > 0
     with pytest.raises(UserError, match="5 initial states in a row"):
         collect(**{**RECIPE, "settings": {"task": "reach", "episode_length": 2}})
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_refuses_ends_the_others_at_once_and_quietly():
+    never = {"settings": {"task": "reach", "episode_length": 2}, "per_task": 2000, "workers": 2}
+    with pytest.raises(UserError, match="5 initial states in a row"):
+        collect(**{**RECIPE, **never})
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_every_sink_is_closed_when_one_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sink", [JsonLines, TensorBoard])
 def test_a_sink_that_cannot_begin_is_named(sink: type, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file/new: cannot be written: .*; choose another folder"):
+    with pytest.raises(UserError, match=r"file/new: cannot be written: .*; choose another folder"):
         sink(tmp_path / "file" / "new")
 
 

@@ -19,11 +19,10 @@ import math
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -237,15 +236,18 @@ def _run(jobs: Sequence[tuple[_Recipe, int, int, int]], workers: int) -> list[_E
     ) as pool:
         try:
             with _interrupts_wait():
-                found = pool.map(_demonstrate, jobs, chunksize=share)
-            return list(found)
+                parts = [jobs[first : first + share] for first in range(0, len(jobs), share)]
+                # Not ``pool.map``: it cancels what is left, and a pool that breaks trips over that.
+                futures = [pool.submit(_demonstrate_all, part) for part in parts]
+            return [episode for future in futures for episode in future.result()]
         except BrokenProcessPool as error:
             raise UserError(
                 "demonstrations: a worker process died (out of memory, or a crash of the simulator); "
                 "set imitation.demonstrations.workers lower"
             ) from error
         except BaseException:
-            _end(pool, set(multiprocessing.active_children()) - others)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # in the middle of its episodes
             raise
 
 
@@ -257,15 +259,6 @@ def _interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def _end(pool: ProcessPoolExecutor, workers: Iterable[BaseProcess]) -> None:
-    """End a pool now, in the middle of its episodes."""
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.kill()
-    for worker in workers:
-        worker.join()
 
 
 _made: dict[str, tuple[Any, Any]] = {}
@@ -288,6 +281,10 @@ def _env_and_expert(recipe: _Recipe) -> tuple[Any, Any]:
 def _close_made() -> None:
     while _made:
         _made.popitem()[1][0].close()
+
+
+def _demonstrate_all(jobs: Sequence[tuple[_Recipe, int, int, int]]) -> list[_Episode]:
+    return [_demonstrate(job) for job in jobs]
 
 
 def _demonstrate(job: tuple[_Recipe, int, int, int]) -> _Episode:
