@@ -92,3 +92,22 @@ def test_any_command_ends_with_one_line(
     assert end.value.code == code
     assert capsys.readouterr().err.strip() == f"rlvla3: {line}"
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+)
+def test_cloning_ends_with_one_line(number: int, code: int, line: str, tmp_path: Path) -> None:
+    small = ("imitation.demonstrations.per_task=1", "imitation.demonstrations.workers=1")
+    command = Command(tmp_path, "sft", "reach", *small, "imitation.options.steps=5000")
+    try:
+        wait_for(lambda: "samples" in command.text, what="the fit")
+        command.send(number)
+        assert command.wait(20.0) == code, command.text
+        assert command.text.strip().splitlines()[-1] == f"rlvla3: {line}"
+        assert "Traceback" not in command.text
+        assert not children_of(command.pid)
+    finally:
+        command.close()
