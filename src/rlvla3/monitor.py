@@ -187,7 +187,7 @@ class Monitor:
         for task, name in enumerate(result.tasks):
             outcomes = result.of_task(task)
             values[f"eval/{name}"] = sum(outcomes) / len(outcomes)
-        self._metrics.log(report.version, values, self._elapsed_s(now_s))
+        self._record(report.version, values, now_s)
         self._note(
             f"version {report.version}: success_rate {result.rate:.1%} "
             f"[{low:.1%}, {high:.1%}] of {len(result.success)} held-out episodes"
@@ -248,9 +248,16 @@ class Monitor:
         self.history.append(
             {"version": float(engine.intake.version), "time_s": self._elapsed_s(now_s), **values}
         )
-        self._metrics.log(engine.intake.version, values, self._elapsed_s(now_s))
+        self._record(engine.intake.version, values, now_s)
         self._before = _copy(now)
         self._window_s = now_s
+
+    def _record(self, version: Version, values: Mapping[str, float], now_s: float) -> None:
+        """Log, and show a sink that fails; the run goes on without it."""
+        known = len(self._metrics.faults)
+        self._metrics.log(version, values, self._elapsed_s(now_s))
+        for fault in self._metrics.faults[known:]:
+            self._note(fault)
 
     def _loads(self, now_s: float) -> dict[str, float]:
         """Busy share of each role's members since the start."""
