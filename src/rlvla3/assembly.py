@@ -114,6 +114,13 @@ class Assembly:
             )
         return trainer.chunks or longest
 
+    @property
+    def slots_at_once(self) -> int:
+        """Slots that one Simulator steps at the same time."""
+        config = self.config.simulator
+        slots = config.batches * len(config.slot_sizes)
+        return slots if self.spec.waits else min(config.lanes, slots)
+
     @cached_property
     def topology(self) -> Topology:
         """Members and slots, numbered Simulator by Simulator, batch by batch."""

@@ -40,8 +40,8 @@ class SimulatorConfig(Settings):
     slots: int | tuple[int, ...] = 1
     """Shards of each env batch: how many (as even as possible), or their sizes."""
     lanes: int = Field(default=1, ge=1)
-    """Slots that one process steps at the same time (threads): 1 for simulators that compute, more
-    for envs that wait (emulated delays, remote or real devices)."""
+    """Threads of one process, each stepping its slots in turn: 1 for simulators that compute; more for
+    envs that block while they wait. Envs that say how long they wait (``WaitingEnv``) need one."""
     chunk: int = Field(default=5, ge=1)
     """C: actions executed for one inference."""
 

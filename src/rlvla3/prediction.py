@@ -52,7 +52,7 @@ def _run(assembly: Assembly, costs: Costs, updates: int, seed: int) -> VirtualRu
         chunk=config.simulator.chunk,
         max_chunks=assembly.chunks,
         episode_chunks=lambda task, episode: _episode_chunks(assembly, task),
-        lanes=config.simulator.lanes,
+        lanes=assembly.slots_at_once,
         streaming=config.schedule.streams,
     )
     runtime = VirtualRuntime(_settings(assembly, updates), costs, workload, seed=seed)

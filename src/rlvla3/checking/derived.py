@@ -44,7 +44,7 @@ def _envs(assembly: Assembly) -> Iterator[Derived]:
         name="lanes",
         value=config.members * config.lanes,
         unit="threads",
-        note=f"each Simulator steps at most {config.lanes} of its slots at the same time",
+        note=f"each Simulator steps at most {assembly.slots_at_once} of its slots at the same time",
     )
 
 

@@ -3,13 +3,15 @@
 A GL context belongs to the thread that made it, so everything about an env happens in its lane.
 """
 
+import heapq
 import queue
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from rlvla3.messages import (
 )
 from rlvla3.roles.slab import Slab, gather, put, stamp
 from rlvla3.simulators.api import EnvBatch, Observation, Simulator
-from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_step
+from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_steps
 from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
 
@@ -77,6 +79,17 @@ class _Slot:
         """Last observation of a segment, first of the next one."""
         self.seq = -1
         self.waiting = False
+        """A request is out."""
+        self.stepping = False
+        """A chunk is begun and not finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """A chunk that is being executed."""
+
+    steps: Generator[float, None, ChunkResult]
+    places: list[tuple[Row, int]]
 
 
 class Lane(threading.Thread):
@@ -106,6 +119,9 @@ class Lane(threading.Thread):
             for name, array in slab.items()
             if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
         ]
+        self._begun: list[tuple[float, int, _Slot, _Chunk]] = []
+        """Chunks whose envs wait for something outside, by the time until which they wait."""
+        self._order = count()
         self._later: deque[tuple[Slot, Any] | None] = deque()
         """What came while the lane was rendering, before what is in the inbox."""
         self.usage = Usage(whole_process=False)
@@ -132,7 +148,10 @@ class Lane(threading.Thread):
                 item = self._next()
                 if item is None:
                     break
-                self._work(*item)
+                if isinstance(item[1], _Chunk):
+                    self._advance(self._slots[item[0]], item[1])
+                else:
+                    self._work(*item)
             self._close()
         except UserError as error:
             self._emit(MemberLost(member=self._member, reason=str(error), refused=True))
@@ -142,10 +161,22 @@ class Lane(threading.Thread):
             self._emit(MemberLost(member=self._member, reason=text))
 
     def _next(self) -> tuple[Slot, Any] | None:
+        """What to do next: a chunk whose wait is over, or what came first."""
         self._doing = ""
+        if self._begun and self._begun[0][0] <= time.monotonic():
+            return self._resumed()
         if self._later:
             return self._later.popleft()
-        return self._inbox.get()
+        if not self._begun:
+            return self._inbox.get()
+        try:
+            return self._inbox.get(timeout=max(self._begun[0][0] - time.monotonic(), 0.0))
+        except queue.Empty:
+            return self._resumed()
+
+    def _resumed(self) -> tuple[Slot, Any]:
+        _, _, slot, chunk = heapq.heappop(self._begun)
+        return slot.slot, chunk
 
     def _build(self) -> None:
         for plan in self._plans:
@@ -177,7 +208,7 @@ class Lane(threading.Thread):
         slot = self._slots[name]
         if isinstance(what, list):
             self._launch(slot, what)
-            if not slot.waiting:
+            if not slot.waiting and not slot.stepping:
                 self._post(slot)
         else:
             self._step(slot, what)
@@ -257,11 +288,24 @@ class Lane(threading.Thread):
         places = [(f.credit.row, self._place(f)) for f in flights]
         self._check_stamps(flights, places)
         actions = gather(self._slab["record.action"], places)
+        slot.stepping = True
+        steps = chunk_steps(slot.batch, slot.asked, actions, self._filming(slot))
+        self._advance(slot, _Chunk(steps=steps, places=places))
+
+    def _advance(self, slot: _Slot, chunk: "_Chunk") -> None:
+        """Go on with a chunk until its envs wait for something outside, or to its end."""
         self._begin("stepping", slot)
         with self.usage("simulate"):
-            result = chunk_step(slot.batch, slot.asked, actions, self._filming(slot))
+            try:
+                until_s = next(chunk.steps)
+            except StopIteration as end:
+                result: ChunkResult = end.value
+            else:
+                heapq.heappush(self._begun, (until_s, next(self._order), slot, chunk))
+                return
+        slot.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
-        for i, place in enumerate(places):
+        for i, place in enumerate(chunk.places):
             reward[place] = result.reward[i]
             sub_steps[place] = result.sub_steps[i]
         going = self._finish(slot, result)

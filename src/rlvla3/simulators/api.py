@@ -34,6 +34,9 @@ class SimulatorSpec:
     """Whether MuJoCo renders its frames: a GL back-end is tried before anything starts."""
     endless: bool = False
     """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
+    waits: bool = False
+    """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
+    slots wait at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,22 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+        ...
+
+
+class WaitingEnv(Env, Protocol):
+    """An env whose sub-steps wait for something outside (a device, a network, an emulated delay).
+
+    It divides ``step`` in two, so that one lane can let many such envs wait at the same time.
+    """
+
+    def begin(self, action: npt.NDArray[np.float32]) -> float:
+        """Begin a sub-step; the monotonic time (``time.monotonic``) from which ``finish`` will
+        probably not wait, or 0 where it will not."""
+        ...
+
+    def finish(self) -> Step:
+        """The outcome of the sub-step begun; waits if it is not there yet."""
         ...
 
 
@@ -120,8 +139,13 @@ class EnvBatch(Protocol):
         """``Env.reset`` of one env."""
         ...
 
-    def step(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> Sequence[Step]:
-        """One sub-step of the named envs; actions [n, A]."""
+    def begin(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> float:
+        """Begin one sub-step of the named envs, actions [n, A]; the monotonic time from which
+        ``finish`` will probably not wait, or 0 where it only computes."""
+        ...
+
+    def finish(self, indices: Sequence[int]) -> Sequence[Step]:
+        """Outcomes of the sub-step begun, in the same order."""
         ...
 
     def observe(self, indices: Sequence[int]) -> Sequence[Observation]:

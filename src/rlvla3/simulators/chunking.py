@@ -1,7 +1,7 @@
 """The one chunk-step, and envs stepped one after the other as a batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,22 @@ def chunk_step(
     actions: npt.NDArray[np.float32],
     on_sub_step: Callable[[int], None] | None = None,
 ) -> ChunkResult:
+    """Execute one action chunk, waiting wherever an env waits; see ``chunk_steps``."""
+    steps = chunk_steps(batch, indices, actions, on_sub_step)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: ChunkResult = end.value
+            return result
+
+
+def chunk_steps(
+    batch: EnvBatch,
+    indices: Sequence[int],
+    actions: npt.NDArray[np.float32],
+    on_sub_step: Callable[[int], None] | None = None,
+) -> Generator[float, None, ChunkResult]:
     """Execute one action chunk in each named env, stopping each at its first end.
 
     Nothing after the end of an episode is executed or counted. Nothing is rendered here.
@@ -43,6 +59,10 @@ def chunk_step(
         indices: n different envs of the batch, all in mid-episode.
         actions: [n, C, A] float32.
         on_sub_step: called with the env's index after each executed sub-step (video frames).
+
+    Yields:
+        Where envs wait for something outside: the monotonic time until which going on would only
+        wait. Other work can be done meanwhile; going on earlier is allowed.
 
     Raises:
         ValueError: wrong shape, or an action or a reward that is not finite, naming env and field.
@@ -55,11 +75,13 @@ def chunk_step(
     terminated, truncated, success = [False] * n, [False] * n, [False] * n
     running = list(range(n))
     for sub_step in range(chunk):
-        if len(running) == n:
-            steps = batch.step(indices, actions[:, sub_step])
-        else:
-            steps = batch.step([indices[i] for i in running], actions[running, sub_step])
-        for i, step in zip(running, steps, strict=True):
+        stepped = indices if len(running) == n else [indices[i] for i in running]
+        ready_s = batch.begin(
+            stepped, actions[:, sub_step] if len(running) == n else actions[running, sub_step]
+        )
+        if ready_s > 0.0:
+            yield ready_s
+        for i, step in zip(running, batch.finish(stepped), strict=True):
             if not math.isfinite(step.reward):
                 raise ValueError(f"env {indices[i]}: reward of sub-step {sub_step} is {step.reward}")
             reward[i, sub_step] = step.reward
@@ -105,6 +127,8 @@ class SerialBatch:
 
     def __init__(self, envs: Sequence[Env]) -> None:
         self._envs = list(envs)
+        self._begins = [getattr(env, "begin", None) for env in self._envs]
+        self._actions: dict[int, npt.NDArray[np.float32]] = {}
         self.size = len(self._envs)
         self.busy = 0
 
@@ -120,11 +144,28 @@ class SerialBatch:
         """Reset one env."""
         self._named(index, "reset", self._envs[index].reset, start, step_limit)
 
-    def step(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> Sequence[Step]:
-        """One sub-step of the named envs; actions [n, A]."""
-        return [
-            self._named(i, "stepped", self._envs[i].step, a) for i, a in zip(indices, actions, strict=True)
-        ]
+    def begin(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> float:
+        """Begin one sub-step of the named envs; actions [n, A]."""
+        ready_s = 0.0
+        for index, action in zip(indices, actions, strict=True):
+            begin = self._begins[index]
+            if begin is None:
+                self._actions[index] = action
+            else:
+                ready_s = max(ready_s, self._named(index, "stepped", begin, action))
+        return ready_s
+
+    def finish(self, indices: Sequence[int]) -> Sequence[Step]:
+        """Outcomes of the sub-step begun; envs that only compute do it now."""
+        return [self._finish(index) for index in indices]
+
+    def _finish(self, index: int) -> Step:
+        env: Any = self._envs[index]
+        if self._begins[index] is None:
+            step: Step = self._named(index, "stepped", env.step, self._actions[index])
+        else:
+            step = self._named(index, "stepped", env.finish)
+        return step
 
     def observe(self, indices: Sequence[int]) -> Sequence[Observation]:
         """The named envs' observations, rendered now."""

@@ -239,6 +239,8 @@ class DelayEnv(_SyntheticEnv):
     def __init__(self, settings: SyntheticSettings) -> None:
         super().__init__(settings)
         self._action = np.zeros(settings.action_dim, np.float32)
+        self._begun = self._action
+        self._ready_s = 0.0
         self._latencies_s: list[float] = []
         """Of the block of sub-steps that the present one belongs to."""
 
@@ -248,14 +250,30 @@ class DelayEnv(_SyntheticEnv):
         self._latencies_s = _latencies_s(self._settings, start, 0)
         super().reset(start, step_limit)
 
+    def begin(self, action: npt.NDArray[np.float32]) -> float:
+        """Begin a sub-step, which takes its latency from now on."""
+        self._begun = action
+        step = self._steps + 1
+        if step % _BLOCK == 0:
+            self._latencies_s = _latencies_s(self._settings, self._start, step // _BLOCK)
+        pause_s = self._latencies_s[step % _BLOCK]
+        self._ready_s = time.monotonic() + pause_s if pause_s > 0 else 0.0
+        return self._ready_s
+
+    def finish(self) -> Step:
+        """The outcome, once the latency has passed."""
+        left_s = self._ready_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+        return super().step(self._begun)
+
+    def step(self, action: npt.NDArray[np.float32]) -> Step:
+        """Execute one action, clipped to [-1, 1], and wait its latency."""
+        self.begin(action)
+        return self.finish()
+
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
         self._action = action.astype(np.float32)
-        place = self._steps % _BLOCK
-        if place == 0:
-            self._latencies_s = _latencies_s(self._settings, self._start, self._steps // _BLOCK)
-        pause_s = self._latencies_s[place]
-        if pause_s > 0:
-            time.sleep(pause_s)
         return self._settings.constant_reward, self._steps == self._settings.success_at
 
     def observe(self) -> Observation:
@@ -365,6 +383,7 @@ class Synthetic:
             instructions=tuple(f"reach the {t} disc" if reach else f"wait in {t}" for t in s.tasks),
             step_limits=tuple(_each(s.step_limits, len(s.tasks))),
             fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
+            waits=s.task == "delay",
             endless=not (s.own_limit or (s.success_at and s.terminate_on_success)),
         )
 
