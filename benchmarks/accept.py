@@ -63,16 +63,6 @@ def demo() -> Figures:
     return summary(runs, {"gain": 35.0})
 
 
-def unlimited() -> Figures:
-    """A recipe in which reinforcement raises success without a step limit, in points."""
-    with TemporaryDirectory(prefix="rlvla3-weak-") as folder:
-        command = [COMMAND, "demo", "weak-clone", f"seed={DEMO_SEEDS[0]}", "--no-more-cloning"]
-        found = {row["name"]: row for row in _figures([*command, "--folder", f"{folder}/run"])}
-    before, after = (found[f"success_rate/{name}_unlimited"]["value"] for name in ("before", "after"))
-    gain = {"name": "gain_unlimited", "value": 100 * (after - before), "unit": "points", "bound": 15.0}
-    return [found["success_rate/before_unlimited"], found["success_rate/after_unlimited"], gain]
-
-
 def summary(runs: Sequence[Figures], median_bounds: Mapping[str, float]) -> Figures:
     """Of each figure the median over the runs that have it, and the worst where it has a bound."""
     rows = []
@@ -110,12 +100,6 @@ LINES = (
         name="test", command="make test", measure=timed("test", 900.0), exercises=("src", "tests", "Makefile")
     ),
     Line(name="demo", command="rlvla3 demo, five seeds", measure=demo, exercises=("src",)),
-    Line(
-        name="unlimited",
-        command="rlvla3 demo weak-clone",
-        measure=unlimited,
-        exercises=("src",),
-    ),
     Line(
         name="modes",
         command="python benchmarks/modes.py",
