@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvla3.messages import Start
-from rlvla3.simulators.chunking import SerialBatch, chunk_step
+from rlvla3.simulators.api import Step
+from rlvla3.simulators.chunking import SerialBatch, chunk_step, chunk_steps
 from rlvla3.simulators.synthetic import Synthetic, SyntheticSettings
 
 START = Start(task=0, split="train", state=0)
@@ -104,3 +105,42 @@ def test_an_exception_names_its_env():
 def test_wrong_shapes_are_refused(indices, shape):
     with pytest.raises(ValueError, match="must"):
         chunk_step(batch_of(2), indices, np.zeros(shape, np.float32))
+
+
+class Outside:
+    """An env that waits for something outside, until a moment that the test chose."""
+
+    def __init__(self, until_s: list[float]) -> None:
+        self.until_s = until_s
+        self.begun: list[float] = []
+        self.finished = 0
+
+    def begin(self, action) -> float:
+        self.begun.append(float(action[0]))
+        return self.until_s[len(self.begun) - 1]
+
+    def finish(self) -> Step:
+        self.finished += 1
+        return Step(reward=self.begun[-1], terminated=False, truncated=False, success=False)
+
+
+def test_a_waiting_chunk_says_until_when_and_finishes_nothing_before() -> None:
+    envs = [Outside([10.0, 0.0]), Outside([12.0, 30.0])]
+    actions = np.array([[[1.0], [2.0]], [[3.0], [4.0]]], np.float32)
+    steps = chunk_steps(SerialBatch(envs), [0, 1], actions)
+    assert next(steps) == 12.0  # the later of both envs
+    assert [env.begun for env in envs] == [[1.0], [3.0]]
+    assert [env.finished for env in envs] == [0, 0]
+    assert next(steps) == 30.0
+    assert [env.finished for env in envs] == [1, 1]
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    np.testing.assert_array_equal(end.value.value.reward, [[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_an_env_that_only_computes_never_yields() -> None:
+    env = Synthetic(SyntheticSettings(task="delay", mean_ms=0)).make()
+    env.reset(Start(task=0, split="train", state=0), 0)
+    with pytest.raises(StopIteration) as end:
+        next(chunk_steps(SerialBatch([env]), [0], np.zeros((1, 3, 4), np.float32)))
+    assert end.value.value.sub_steps.tolist() == [3]
