@@ -16,6 +16,7 @@ from rlvla3.messages import (
     MemberReady,
     ObservationReady,
     Slot,
+    Start,
     StartTrajectories,
     TrajectoryReady,
     Version,
@@ -178,6 +179,29 @@ def test_a_newcomer_waits_while_its_slot_waits() -> None:
         joined = driver.event(ObservationReady)
         assert (joined.seq, joined.rows, joined.chunks) == (1, (0, 1), (0, 1))
         assert driver.slab["sub_steps"][0, 0] == UNWRITTEN
+
+
+def test_a_newcomer_waits_while_the_chunk_of_its_slot_waits() -> None:
+    """One lane: it takes the start in while the env of the chunk waits for its latency."""
+    with driven(delay(mean_ms=100)) as driver:
+        driver.begin(credit(env=0, row=0))
+        driver.answer(driver.event(ObservationReady))
+        driver.begin(credit(env=1, row=1))
+        joined = driver.event(ObservationReady)
+        assert (joined.seq, joined.rows, joined.chunks) == (1, (0, 1), (1, 0))
+        assert driver.slab["sub_steps"][0, 0] == 2
+
+
+def test_a_lane_serves_others_while_a_chunk_waits() -> None:
+    """The chunk begun first waits longer, so it ends last, although both are of one lane."""
+    with driven(delay(mean_ms=(300, 1)), slots=((0,), (1,))) as driver:
+        quick = Start(task=1, split="train", state=0)
+        driver.begin(credit(env=0, row=0), credit(env=1, row=1, start=quick))
+        slow, fast = (driver.event(ObservationReady) for _ in range(2))
+        assert (slow.slot, fast.slot) == (0, 1)
+        driver.answer(slow)
+        driver.answer(fast)
+        assert [driver.event(ObservationReady).slot for _ in range(2)] == [1, 0]
 
 
 def test_slots_and_lanes_are_apart() -> None:
