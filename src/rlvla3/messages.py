@@ -5,8 +5,9 @@ Only metadata is here. Observations, actions and weights stay in shared memory a
 is frozen and complete: no field is optional for the sake of another mode.
 """
 
-from dataclasses import dataclass
 from typing import Literal, NewType
+
+import msgspec
 
 Member = NewType("Member", str)
 """One process of a role, such as ``simulator-0``."""
@@ -30,8 +31,11 @@ Kind = Literal["act", "value"]
 """What a request asks for. ``value``: only V(s), for a bootstrap; no noise is drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldSpec:
+class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What all of them have in common: on the wire, the fields in their order."""
+
+
+class FieldSpec(Record, frozen=True, kw_only=True):
     """One array of a payload: ``shape`` excludes rows and chunks; ``dtype`` is a numpy name."""
 
     name: str
@@ -39,8 +43,7 @@ class FieldSpec:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Record, frozen=True, kw_only=True):
     """Where an episode starts: it fixes the task and the initial state, whichever env runs it."""
 
     task: int
@@ -51,8 +54,7 @@ class Start:
     """Index of the initial state within (task, split), from 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryStart:
+class TrajectoryStart(Record, frozen=True, kw_only=True):
     """The right to run one trajectory (a credit) and the row to write it into."""
 
     env: Env
@@ -68,8 +70,7 @@ class TrajectoryStart:
     """File to write every sub-step's picture to; empty for none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Record, frozen=True, kw_only=True):
     """One slot's observations waiting for actions (``act``), or one for a value (``value``)."""
 
     slot: Slot
@@ -82,8 +83,7 @@ class Request:
     """Position in its row of each observation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
+class Trajectory(Record, frozen=True, kw_only=True):
     """A finished trajectory, by reference."""
 
     row: Row
@@ -102,27 +102,23 @@ class Trajectory:
 # --- events: to the engine -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Record, frozen=True, kw_only=True):
     """Time passed; a deadline may be due."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReady:
+class MemberReady(Record, frozen=True, kw_only=True):
     """A member finished its set-up and can work."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Record, frozen=True, kw_only=True):
     """A member's input/output thread is alive."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberLost:
+class MemberLost(Record, frozen=True, kw_only=True):
     """A member raised, exited or was found hanging; it may still be writing."""
 
     member: Member
@@ -131,15 +127,13 @@ class MemberLost:
     """Whether ``reason`` is a line for the user, who alone can mend it: the run ends, nothing is replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReaped:
+class MemberReaped(Record, frozen=True, kw_only=True):
     """The member's process is gone; nothing of it can write any more."""
 
     member: Member
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservationReady:
+class ObservationReady(Record, frozen=True, kw_only=True):
     """A slot's observations are in the slab and want actions."""
 
     member: Member
@@ -149,8 +143,7 @@ class ObservationReady:
     chunks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryReady:
+class TrajectoryReady(Record, frozen=True, kw_only=True):
     """A trajectory ended; ``end == "segment"`` leaves the env in mid-episode."""
 
     member: Member
@@ -163,8 +156,7 @@ class TrajectoryReady:
     total_reward: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceDone:
+class InferenceDone(Record, frozen=True, kw_only=True):
     """A batch's action records are in the slab, computed with ``version``."""
 
     member: Member
@@ -172,8 +164,7 @@ class InferenceDone:
     version: Version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsLoaded:
+class WeightsLoaded(Record, frozen=True, kw_only=True):
     """A Generator serves ``version`` on ``channel`` from now on."""
 
     member: Member
@@ -181,16 +172,14 @@ class WeightsLoaded:
     version: Version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatchDone:
+class MicroBatchDone(Record, frozen=True, kw_only=True):
     """The Trainer took in a micro-batch (with streaming: its gradient too)."""
 
     member: Member
     update: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateDone:
+class UpdateDone(Record, frozen=True, kw_only=True):
     """The Trainer finished an update. ``skipped``: it was not finite and nothing changed."""
 
     member: Member
@@ -198,8 +187,7 @@ class UpdateDone:
     skipped: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsPublished:
+class WeightsPublished(Record, frozen=True, kw_only=True):
     """A version's weights are complete in a buffer."""
 
     member: Member
@@ -208,16 +196,14 @@ class WeightsPublished:
     buffer: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved:
+class CheckpointSaved(Record, frozen=True, kw_only=True):
     """A checkpoint is complete on disk."""
 
     member: Member
     version: Version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class StopRequested(Record, frozen=True, kw_only=True):
     """Ctrl-C, SIGTERM or the end of the time budget: checkpoint, then end."""
 
     reason: str
@@ -244,24 +230,21 @@ Event = (
 # --- commands: from the engine ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTrajectories:
+class StartTrajectories(Record, frozen=True, kw_only=True):
     """Credits for a Simulator."""
 
     member: Member
     starts: tuple[TrajectoryStart, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyActions:
+class ApplyActions(Record, frozen=True, kw_only=True):
     """The actions of these (slot, seq) are in the slab: execute them."""
 
     member: Member
     slots: tuple[tuple[Slot, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequests:
+class CancelRequests(Record, frozen=True, kw_only=True):
     """These (slot, seq) will never be answered."""
 
     member: Member
@@ -269,8 +252,7 @@ class CancelRequests:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInference:
+class RunInference(Record, frozen=True, kw_only=True):
     """Compute one inference batch."""
 
     member: Member
@@ -279,8 +261,7 @@ class RunInference:
     requests: tuple[Request, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadWeights:
+class LoadWeights(Record, frozen=True, kw_only=True):
     """Read a published version from a buffer."""
 
     member: Member
@@ -289,8 +270,7 @@ class LoadWeights:
     buffer: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainMicroBatch:
+class TrainMicroBatch(Record, frozen=True, kw_only=True):
     """Take in these trajectories for ``update``."""
 
     member: Member
@@ -298,16 +278,14 @@ class TrainMicroBatch:
     trajectories: tuple[Trajectory, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishUpdate:
+class FinishUpdate(Record, frozen=True, kw_only=True):
     """All trajectories of ``update`` were sent: run the remaining epochs."""
 
     member: Member
     update: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishWeights:
+class PublishWeights(Record, frozen=True, kw_only=True):
     """Write the weights of ``version`` into ``buffer`` of ``channel``."""
 
     member: Member
@@ -316,8 +294,7 @@ class PublishWeights:
     buffer: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveCheckpoint:
+class SaveCheckpoint(Record, frozen=True, kw_only=True):
     """Write everything needed to resume; ``engine_state`` is the engine's own part as JSON."""
 
     member: Member
@@ -325,8 +302,7 @@ class SaveCheckpoint:
     engine_state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveBest:
+class SaveBest(Record, frozen=True, kw_only=True):
     """Keep the pinned evaluation weights as the best so far."""
 
     member: Member
@@ -334,8 +310,7 @@ class SaveBest:
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceMember:
+class ReplaceMember(Record, frozen=True, kw_only=True):
     """Kill and reap this member, report MemberReaped, start a new one if ``restart``."""
 
     member: Member
@@ -343,16 +318,14 @@ class ReplaceMember:
     restart: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportEvaluation:
+class ReportEvaluation(Record, frozen=True, kw_only=True):
     """All episodes of an evaluation ended; one trajectory for each, in start order."""
 
     version: Version
     trajectories: tuple[Trajectory, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Record, frozen=True, kw_only=True):
     """The run is over. ``failed``: by a fault, with the cause in ``reason``."""
 
     reason: str

@@ -1,9 +1,9 @@
 """The reinforcement learner on a slab without a simulator."""
 
-import dataclasses
 import itertools
 
 import bandit
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -183,7 +183,7 @@ def test_truncation_bootstraps_from_its_own_observation_only() -> None:
     trained = learner(recompute_values=True, gamma=1.0, lr=0.0, value_lr=0.0)
     torch.nn.init.normal_(trained.model.value_head.layers[-1].weight)
     trajectories, slab = bandit.rollout(trained.model, 1, 3, reward=lambda a: np.zeros(a.shape[:2]))
-    cut = dataclasses.replace(trajectories[0], chunks=1, end="truncated")
+    cut = msgspec.structs.replace(trajectories[0], chunks=1, end="truncated")
     final = {
         name.removeprefix("observation."): array[0, 1:2]
         for name, array in slab.items()

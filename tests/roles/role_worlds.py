@@ -59,8 +59,12 @@ class Driven:
             SlotPlan(slot=Slot(i), envs=tuple(map(Env, envs)), lane=i % lanes) for i, envs in enumerate(slots)
         ]
         self.role = SimulatorRole(
-            member=MEMBER, simulator=simulator, slots=plans, slab=self.slab, emit=self.events.put
+            member=MEMBER, simulator=simulator, slots=plans, slab=self.slab, emit=self._emit
         )
+
+    def _emit(self, *events) -> None:
+        for event in events:
+            self.events.put(event)
 
     def start(self) -> "Driven":
         self.role.start()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -35,8 +36,7 @@ class PolicyInterface:
     """C: actions executed for one inference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseKey:
+class NoiseKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names the random numbers of one sample: equal keys give equal numbers anywhere."""
 
     seed: int

@@ -1,6 +1,6 @@
 """The Generator role: holds policy copies, turns observations into action records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ from rlvla3.messages import (
     Channel,
     Event,
     InferenceDone,
+    Kind,
     LoadWeights,
     Member,
     MemberReady,
@@ -108,11 +109,11 @@ class GeneratorRole:
         version = self._versions[command.channel]
         with self.usage("infer"):
             self._act(model, version, command)
-            self._value(model, [r for r in command.requests if r.kind == "value"])
+            self._value(model, command.requests)
         self._emit(InferenceDone(member=self._member, batch=command.batch, version=version))
 
     def _act(self, model: PolicyModel, version: Version, command: RunInference) -> None:
-        rows, chunks = _places([r for r in command.requests if r.kind == "act"])
+        rows, chunks = map(np.array, _places(command.requests, "act"))
         n = len(rows)
         if not n:
             return
@@ -129,8 +130,8 @@ class GeneratorRole:
         self._slab["version"][rows, chunks] = version
         self._slab["stamp"][rows, chunks] = [stamp(e, c) for e, c in zip(episodes, indices, strict=True)]
 
-    def _value(self, model: PolicyModel, requests: list[Request]) -> None:
-        rows, chunks = _places(requests)
+    def _value(self, model: PolicyModel, requests: Sequence[Request]) -> None:
+        rows, chunks = map(np.array, _places(requests, "value"))
         if len(rows):
             padding = max(self._pad_to - len(rows), 0)
             values = model.values(self._observation(rows, chunks, padding))
@@ -143,7 +144,11 @@ class GeneratorRole:
         return {name: array[rows, chunks] for name, array in self._fields.items()}
 
 
-def _places(requests: list[Request]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    rows = np.array([row for r in requests for row in r.rows], dtype=np.int64)
-    chunks = np.array([chunk for r in requests for chunk in r.chunks], dtype=np.int64)
+def _places(requests: Sequence[Request], kind: Kind) -> tuple[list[int], list[int]]:
+    rows: list[int] = []
+    chunks: list[int] = []
+    for request in requests:
+        if request.kind == kind:
+            rows += request.rows
+            chunks += request.chunks
     return rows, chunks

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,6 +35,18 @@ from rlvla3.simulators.api import EnvBatch, Observation, Simulator
 from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_steps
 from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
+
+ROUND_S = 1e-3
+"""Shortest time between two rounds of chunks that waited: waking up costs more than a chunk's bookkeeping,
+so what became due within a millisecond is done, and reported, together."""
+
+
+class Emit(Protocol):
+    """Sends events, in this order; from any thread."""
+
+    def __call__(self, *events: Event) -> None:
+        """Send them together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +113,7 @@ class Lane(threading.Thread):
         simulator: Simulator,
         plans: Sequence[SlotPlan],
         slab: Slab,
-        emit: Callable[[Event], None],
+        emit: Emit,
         ready: threading.Semaphore,
     ) -> None:
         super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
@@ -122,6 +134,12 @@ class Lane(threading.Thread):
         self._begun: list[tuple[float, int, _Slot, _Chunk]] = []
         """Chunks whose envs wait for something outside, by the time until which they wait."""
         self._order = count()
+        self._due: deque[tuple[Slot, Any]] = deque()
+        """Chunks of the present round: their waits are over."""
+        self._round_s = 0.0
+        """When the next round may begin."""
+        self._held: list[Event] = []
+        """Events of the present round, sent when it is done."""
         self._later: deque[tuple[Slot, Any] | None] = deque()
         """What came while the lane was rendering, before what is in the inbox."""
         self.usage = Usage(whole_process=False)
@@ -154,29 +172,49 @@ class Lane(threading.Thread):
                     self._work(*item)
             self._close()
         except UserError as error:
-            self._emit(MemberLost(member=self._member, reason=str(error), refused=True))
+            self._lose(str(error), refused=True)
         except BaseException as error:
             first = "".join(traceback.format_exception_only(error)).strip().replace("\n", "; ")
-            text = f"{first} ({self._where()})\n{traceback.format_exc()}"
-            self._emit(MemberLost(member=self._member, reason=text))
+            self._lose(f"{first} ({self._where()})\n{traceback.format_exc()}", refused=False)
+
+    def _lose(self, reason: str, refused: bool) -> None:
+        self._held.append(MemberLost(member=self._member, reason=reason, refused=refused))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send what is held."""
+        if self._held:
+            events, self._held = self._held, []
+            self._emit(*events)
 
     def _next(self) -> tuple[Slot, Any] | None:
         """What to do next: a chunk whose wait is over, or what came first."""
         self._doing = ""
-        if self._begun and self._begun[0][0] <= time.monotonic():
-            return self._resumed()
+        if self._due:
+            return self._due.popleft()
+        self._tell()
+        if self._begun and self._round_at_s() <= time.monotonic():
+            return self._begin_round()
         if self._later:
             return self._later.popleft()
         if not self._begun:
             return self._inbox.get()
         try:
-            return self._inbox.get(timeout=max(self._begun[0][0] - time.monotonic(), 0.0))
+            return self._inbox.get(timeout=max(self._round_at_s() - time.monotonic(), 0.0))
         except queue.Empty:
-            return self._resumed()
+            return self._begin_round()
 
-    def _resumed(self) -> tuple[Slot, Any]:
-        _, _, slot, chunk = heapq.heappop(self._begun)
-        return slot.slot, chunk
+    def _round_at_s(self) -> float:
+        return max(self._begun[0][0], self._round_s)
+
+    def _begin_round(self) -> tuple[Slot, Any]:
+        """Take all chunks whose waits are over; returns the first."""
+        now_s = time.monotonic()
+        self._round_s = now_s + ROUND_S
+        while not self._due or (self._begun and self._begun[0][0] <= now_s):
+            _, _, slot, chunk = heapq.heappop(self._begun)
+            self._due.append((slot.slot, chunk))
+        return self._due.popleft()
 
     def _build(self) -> None:
         for plan in self._plans:
@@ -216,6 +254,7 @@ class Lane(threading.Thread):
     # --- starting ------------------------------------------------------------------------------
 
     def _launch(self, slot: _Slot, credits: list[TrajectoryStart]) -> None:
+        self._tell()  # resets may take long
         fresh = []
         for credit in credits:
             index = slot.index[credit.env]
@@ -264,7 +303,7 @@ class Lane(threading.Thread):
         slot.seq += 1
         slot.waiting = True
         flights = [slot.flights[i] for i in slot.asked]
-        self._emit(
+        self._held.append(
             ObservationReady(
                 member=self._member,
                 slot=slot.slot,
@@ -375,7 +414,7 @@ class Lane(threading.Thread):
         flight = slot.flights.pop(index)
         if flight.video is not None:
             flight.video.close()
-        self._emit(
+        self._held.append(
             TrajectoryReady(
                 member=self._member,
                 env=flight.credit.env,

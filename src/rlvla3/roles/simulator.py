@@ -6,19 +6,18 @@ envs that wait (for a device, a network, an emulated delay) wait at the same tim
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rlvla3.messages import (
     ApplyActions,
     CancelRequests,
-    Event,
     Member,
     MemberReady,
     Slot,
     StartTrajectories,
     TrajectoryStart,
 )
-from rlvla3.roles.lane import Lane, SlotPlan
+from rlvla3.roles.lane import Emit, Lane, SlotPlan
 from rlvla3.roles.slab import Slab
 from rlvla3.simulators.api import Simulator
 from rlvla3.usage import Usage
@@ -34,7 +33,7 @@ class SimulatorRole:
         simulator: Simulator,
         slots: Sequence[SlotPlan],
         slab: Slab,
-        emit: Callable[[Event], None],
+        emit: Emit,
     ) -> None:
         self._member = member
         self._emit = emit

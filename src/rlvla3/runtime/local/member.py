@@ -6,6 +6,7 @@ sends heartbeats and time accounts, so that a long computation does not look lik
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -125,6 +126,8 @@ def _show_work(role: Role) -> None:
 
 def _serve(role: Role, messages: Iterator[Any]) -> None:
     role.start()
+    # Everything built so far stays: garbage collections need not walk through it again and again.
+    gc.freeze()
     for message in messages:
         if isinstance(message, Shutdown):
             return

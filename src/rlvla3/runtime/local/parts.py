@@ -12,15 +12,14 @@ from rlvla3.config import Config
 from rlvla3.errors import UserError
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
-from rlvla3.messages import Channel, Event, Version
+from rlvla3.messages import Channel, Version
 from rlvla3.roles.generator import GeneratorRole
-from rlvla3.roles.lane import SlotPlan
+from rlvla3.roles.lane import Emit, SlotPlan
 from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.roles.trainer import TrainerRole
 from rlvla3.runtime.payloads import map_slab
 from rlvla3.runtime.weights import WeightBuffers
 
-Emit = Callable[[Event], None]
 Report = Callable[[str, Mapping[str, float]], None]
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -5,20 +5,18 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
 
-from rlvla3.messages import Command, Event, Member
+from rlvla3.messages import Command, Event, Member, Record
 
 _FRAME = struct.Struct("<IB")
 _CHUNK = 1 << 16
 """Bytes of one read; a larger buffer would be mapped and unmapped at every call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
+class Telemetry(Record, frozen=True, kw_only=True):
     """Figures for people; the engine never sees them. ``values`` by metric name."""
 
     member: Member
@@ -26,15 +24,13 @@ class Telemetry:
     values: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Record, frozen=True, kw_only=True):
     """The first message to a member: its part, as JSON text of ``assembly.Part``."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown:
+class Shutdown(Record, frozen=True, kw_only=True):
     """The last message to a member."""
 
 
@@ -83,13 +79,13 @@ class MemberConnection:
         self._lock = threading.Lock()
         self._unsent: deque[bytes] = deque()
 
-    def send(self, message: Message) -> None:
+    def send(self, *messages: Message) -> None:
         """Send, or leave it to the thread that is sending; blocks while the controller is behind.
 
         Raises:
             OSError: the controller is gone.
         """
-        self._unsent.append(encode(message))
+        self._unsent.extend([encode(message) for message in messages])
         # Whoever holds the lock sends for all: with many threads, waiting for each other costs more
         # than sending. What is added just before the lock is released is seen by the outer loop.
         while self._unsent and self._lock.acquire(blocking=False):
