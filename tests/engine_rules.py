@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 
 from rlvla3.core.engine import Engine
-from rlvla3.messages import ObservationReady, RunInference, Stop
+from rlvla3.messages import RunInference, Stop
 from rlvla3.runtime.virtual import Report, VirtualRuntime
 
 EPSILON_S = 1e-9
@@ -46,8 +46,6 @@ class Rules:
         """Episodes of each update that was handed to the Trainer."""
         self.update: list[int] = []
         self.loaded: dict[str, int] = {}
-        self.hurried = True
-        """Whether the engine wanted to see observations at once."""
 
     # --- events first, then the commands they led to -----------------------------------------
 
@@ -59,12 +57,6 @@ class Rules:
         self.take_event(now_s, event)
         for command in commands:
             self.take_command(now_s, command)
-            assert (
-                self.hurried
-                or not isinstance(event, ObservationReady)
-                or not isinstance(command, RunInference)
-            )
-        self.hurried = self.engine.hurry
         self.check_accounting()
 
     def take_event(self, now_s, event):

@@ -13,15 +13,12 @@ from rlvla3.core.health import Up
 from rlvla3.messages import (
     ApplyActions,
     FinishUpdate,
-    InferenceDone,
-    LoadWeights,
     Member,
     MemberLost,
     MemberReady,
     MemberReaped,
     ReplaceMember,
     ReportEvaluation,
-    RunInference,
     StartTrajectories,
     TrajectoryReady,
     UpdateDone,
@@ -113,24 +110,6 @@ def test_a_slow_trainer_throttles_the_simulators():
     assert runtime.engine.statistics.trained == 24
     second_update_s = 2 * 4 * 10 * 0.5
     assert len([t for t, _ in rules.started_at if t < second_update_s]) <= 4 * (2 + 2)
-
-
-def test_there_is_a_hurry_to_see_observations_while_a_generator_is_free():
-    settings = w.settings(train=w.training(max_lag=1, updates=3))
-    busy, seen = {GENERATOR}, set()
-
-    def watch(now_s, event, commands):
-        if isinstance(event, (InferenceDone, WeightsLoaded)):
-            busy.discard(GENERATOR)
-        if any(isinstance(command, (RunInference, LoadWeights)) for command in commands):
-            busy.add(GENERATOR)
-        if not runtime.engine.stopped:
-            assert runtime.engine.hurry is (not busy)
-            seen.add(bool(busy))
-
-    runtime = VirtualRuntime(settings, w.costs(), w.workload(), watch=watch)
-    runtime.run()
-    assert seen == {True, False}
 
 
 def test_lockstep_serves_the_stages_in_turn():

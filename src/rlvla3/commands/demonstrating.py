@@ -78,7 +78,7 @@ def command(
         clone = imitate.fit(config, dataset, run.path / "clone", report=_echo)
         stage.done("cloning", f"weights in {clone}")
         before = _evaluate(config, clone, run, "before", videos=True)
-        before_unlimited = _evaluate(config, clone, run, "before-unlimited", "evaluation.step_limit=none")
+        before_unlimited = _unlimited(config, clone, run, before, "before-unlimited")
         stage.done(
             "evaluation before", f"{_text(before)} in budget, {_text(before_unlimited)} without a limit"
         )
@@ -88,7 +88,7 @@ def command(
             raise UserError(f"{folder}: the demonstration was interrupted; what there is so far stays there")
         trained = checkpoint.find(run.path, resume=True)
         after = _evaluate(config, trained, run, "after", videos=True)
-        after_unlimited = _evaluate(config, trained, run, "after-unlimited", "evaluation.step_limit=none")
+        after_unlimited = _unlimited(config, trained, run, after, "after-unlimited")
         stage.done("evaluation after", f"{_text(after)} in budget, {_text(after_unlimited)} without a limit")
         result = Demonstration(
             before=before,
@@ -150,6 +150,15 @@ def _evaluate(
     return evaluate(changed, weights, folder, videos=target, phase=f"eval {name}")
 
 
+def _unlimited(
+    config: Config, weights: Path, run: RunFolder, budgeted: EvaluationResult, name: str
+) -> EvaluationResult:
+    """Success without a step limit; that of the budget where the recipe's budget is none."""
+    if config.evaluation.step_limit == "none":
+        return budgeted
+    return _evaluate(config, weights, run, name, "evaluation.step_limit=none")
+
+
 def _scaled_clone(config: Config, clone: Path, run: RunFolder, result: Demonstration, stage: _Stage) -> None:
     for scale in SCALES:
         result.scaled[scale] = _evaluate(
@@ -178,7 +187,6 @@ def _more_cloning(
 def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _Stage) -> dict[str, Any]:
     """The whole result as JSON values."""
     monitor, statistics = outcome.monitor, outcome.engine.statistics
-    gain = bootstrap_paired(result.before.success, result.after.success, config.seed)
     cores = usable_cores()
     summary: dict[str, Any] = {
         "seed": config.seed,
@@ -186,7 +194,8 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
         "after": _entry(result.after),
         "before_unlimited": _entry(result.before_unlimited),
         "after_unlimited": _entry(result.after_unlimited),
-        "gain": {"points": 100 * gain.gain, "ci95": [100 * gain.low, 100 * gain.high], "p": gain.p},
+        "gain": _gain(result.before, result.after, config.seed),
+        "gain_unlimited": _gain(result.before_unlimited, result.after_unlimited, config.seed),
         "seconds": stage.total_s,
         "stages_s": stage.seconds,
         "ppo_s": monitor.seconds,
@@ -200,20 +209,21 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
         "lag_max": statistics.lag_max,
     }
     best = max(result.scaled, key=lambda scale: result.scaled[scale].rate)
-    beyond = bootstrap_paired(result.scaled[best].success, result.after.success, config.seed)
     summary["scaled_clone"] = {
         "scale": best,
         **_entry(result.scaled[best]),
         "all": {str(scale): r.rate for scale, r in result.scaled.items()},
     }
-    summary["gain_over_scaled_clone"] = {
-        "points": 100 * beyond.gain,
-        "ci95": [100 * beyond.low, 100 * beyond.high],
-        "p": beyond.p,
-    }
+    summary["gain_over_scaled_clone"] = _gain(result.scaled[best], result.after, config.seed)
     if result.more_cloning is not None:
         summary["more_cloning"] = _entry(result.more_cloning)
     return summary
+
+
+def _gain(before: EvaluationResult, after: EvaluationResult, seed: int) -> dict[str, Any]:
+    """Difference of success, episode by episode on the same initial states."""
+    gain = bootstrap_paired(before.success, after.success, seed)
+    return {"points": 100 * gain.gain, "ci95": [100 * gain.low, 100 * gain.high], "p": gain.p}
 
 
 def _entry(result: EvaluationResult) -> dict[str, Any]:
@@ -253,11 +263,13 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
         rates = [f"{sum(o) / len(o):.0%}" for o in each]
         table.add_row(label, *rates, f"{outcome.rate:.1%}", f"{low:.1%} - {high:.1%}")
     Console(width=140).print(table)
-    gain = summary["gain"]["points"]
-    low, high = summary["gain"]["ci95"]
+    for name, where in (("gain", "within the step budget"), ("gain_unlimited", "without a step limit")):
+        gain, (low, high) = summary[name]["points"], summary[name]["ci95"]
+        typer.echo(
+            f"gain {where} {gain:+.1f} points [{low:+.1f}, {high:+.1f}], "
+            f"paired bootstrap p = {summary[name]['p']:.4f}"
+        )
     typer.echo(
-        f"gain {gain:+.1f} points [{low:+.1f}, {high:+.1f}], "
-        f"paired bootstrap p = {summary['gain']['p']:.4f}; "
         f"PPO: {summary['env_steps']} env steps in {summary['ppo_s']:.0f} s = "
         f"{summary['steps_per_s']:.0f} steps/s, {summary['useful_cpu']:.0%} of the cores' time useful; "
         f"everything took {summary['seconds']:.0f} s"
@@ -278,6 +290,10 @@ def figures(summary: dict[str, Any]) -> list[Row]:
             rows.append(
                 Row(name=f"success_rate/{name}", value=summary[name]["success_rate"], unit="", bound=None)
             )
-    value = summary["gain_over_scaled_clone"]["points"]
-    rows.append(Row(name="gain_over_scaled_clone", value=value, unit="points", bound=10.0))
-    return rows
+    beyond, unlimited = summary["gain_over_scaled_clone"], summary["gain_unlimited"]
+    return [
+        *rows,
+        Row(name="gain_over_scaled_clone", value=beyond["points"], unit="points", bound=10.0),
+        Row(name="gain_unlimited", value=unlimited["points"], unit="points", bound=None),
+        Row(name="gain_unlimited/p", value=unlimited["p"], unit="", bound=None),
+    ]

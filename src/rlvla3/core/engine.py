@@ -177,11 +177,6 @@ class Engine:
         """When a Tick must come if nothing else happens; infinite if never."""
         return min(self.membership.deadline_s(), self.inference.deadline_s())
 
-    @property
-    def hurry(self) -> bool:
-        """Whether an observation could be acted upon at once: otherwise every Generator is busy."""
-        return self.inference.idle
-
     def accounting(self) -> dict[str, int]:
         """Where every started training trajectory is; ``started`` is the sum of the rest."""
         return {

@@ -147,11 +147,6 @@ class Inference:
         """Whether the Generator is computing a batch."""
         return bool(self._generators[generator].taken)
 
-    @property
-    def idle(self) -> bool:
-        """Whether some Generator could start a batch."""
-        return any(map(self._idle, self._generators.values()))
-
     def dispatch(self, now_s: float) -> None:
         """Start every inference batch that is due."""
         for generator in self._generators.values():

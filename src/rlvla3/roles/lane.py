@@ -123,7 +123,7 @@ class Lane(threading.Thread):
         self._slab = slab
         self._emit = emit
         self._ready = ready
-        self._inbox: queue.SimpleQueue[tuple[Slot, Any] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[tuple[Slot, Any] | None]] = queue.SimpleQueue()
         self._slots: dict[Slot, _Slot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
@@ -141,16 +141,16 @@ class Lane(threading.Thread):
         self._held: list[Event] = []
         """Events of the present round, sent when it is done."""
         self._later: deque[tuple[Slot, Any] | None] = deque()
-        """What came while the lane was rendering, before what is in the inbox."""
+        """What came, before what is in the inbox."""
         self.usage = Usage(whole_process=False)
         self.failed = False
         self._doing = "building"
         self._slot: _Slot | None = None
         self.since_s = time.monotonic()
 
-    def put(self, item: tuple[Slot, Any] | None) -> None:
-        """Give the lane something to do; None ends it."""
-        self._inbox.put(item)
+    def put(self, items: Sequence[tuple[Slot, Any] | None]) -> None:
+        """Give the lane something to do, all at once: it would wake up for each alone. None ends it."""
+        self._inbox.put(items)
 
     def run(self) -> None:
         """Build, then work until told to end. The first error is reported at once."""
@@ -195,14 +195,13 @@ class Lane(threading.Thread):
         self._tell()
         if self._begun and self._round_at_s() <= time.monotonic():
             return self._begin_round()
-        if self._later:
-            return self._later.popleft()
-        if not self._begun:
-            return self._inbox.get()
-        try:
-            return self._inbox.get(timeout=max(self._round_at_s() - time.monotonic(), 0.0))
-        except queue.Empty:
-            return self._begin_round()
+        if not self._later:
+            timeout = max(self._round_at_s() - time.monotonic(), 0.0) if self._begun else None
+            try:
+                self._later.extend(self._inbox.get(timeout=timeout))
+            except queue.Empty:
+                return self._begin_round()
+        return self._later.popleft()
 
     def _round_at_s(self) -> float:
         return max(self._begun[0][0], self._round_s)
@@ -433,7 +432,7 @@ class Lane(threading.Thread):
         What came for others waits in its order, before anything that comes later.
         """
         while not self._inbox.empty():
-            self._later.append(self._inbox.get_nowait())
+            self._later.extend(self._inbox.get_nowait())
         if not self._later:
             return
         mine = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]

@@ -57,21 +57,25 @@ class SimulatorRole:
     def handle(self, command: object) -> None:
         """Hand a command to the lanes it concerns."""
         if isinstance(command, ApplyActions):
-            for slot, seq in command.slots:
-                self.lanes[self._lane_of[slot]].put((slot, seq))
+            self._distribute(command.slots)
         elif isinstance(command, StartTrajectories):
             by_slot: dict[Slot, list[TrajectoryStart]] = {}
             for credit in command.starts:
                 by_slot.setdefault(self._slot_of[credit.env], []).append(credit)
-            for slot, credits in by_slot.items():
-                self.lanes[self._lane_of[slot]].put((slot, credits))
+            self._distribute(tuple(by_slot.items()))
         elif not isinstance(command, CancelRequests):
             raise TypeError(f"a Simulator cannot do {type(command).__name__}")
+
+    def _distribute(self, items: Sequence[tuple[Slot, object]]) -> None:
+        for number, lane in enumerate(self.lanes):
+            mine = [item for item in items if self._lane_of[item[0]] == number]
+            if mine:
+                lane.put(mine)
 
     def close(self) -> None:
         """End the lanes; one that is stuck in an env is left to the end of the process."""
         for lane in self.lanes:
-            lane.put(None)
+            lane.put([None])
         for lane in self.lanes:
             lane.join(timeout=2.0)
 

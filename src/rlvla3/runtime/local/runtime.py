@@ -40,7 +40,6 @@ from rlvla3.messages import (
     Tick,
 )
 from rlvla3.runtime.local.processes import Process
-from rlvla3.runtime.local.sockets import Sockets
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
 from rlvla3.timeline import Timeline
@@ -111,7 +110,7 @@ class LocalRuntime:
         self._resume = resume
         self._weights = weights
         self._averaged = averaged
-        self._sockets = Sockets()
+        self._selector = selectors.DefaultSelector()
         self._processes: dict[Member, Process] = {}
         self._events: deque[Event] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,7 +141,7 @@ class LocalRuntime:
                 fd = create_memory(name, size)
                 self._memory.append(fd)
                 stack.callback(os.close, fd)
-            stack.callback(self._sockets.close)
+            stack.callback(self._selector.close)
             stack.enter_context(self._signals())
             stack.callback(self._end_members)
             state = self._resume[1] if self._resume else None
@@ -197,7 +196,7 @@ class LocalRuntime:
         with reader, writer:
             reader.setblocking(False)
             writer.setblocking(False)
-            self._sockets.add(reader, None)
+            self._selector.register(reader, selectors.EVENT_READ, None)
             old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
             ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             names = [name for name in ends if signal.getsignal(name) is not signal.SIG_IGN]
@@ -224,7 +223,7 @@ class LocalRuntime:
                 self._observer.on_watch(engine, now_s)
                 watch_s = now_s + _WATCH_S
             due_s = min(engine.next_deadline_s(), watch_s, self._timers[0][0] if self._timers else watch_s)
-            for key, mask in self._sockets.select(due_s, hurry=engine.hurry):
+            for key, mask in self._selector.select(max(due_s - time.monotonic(), 0.0)):
                 if isinstance(key.data, Process):
                     self._exchange(engine, key.data, mask)
                 else:
@@ -239,12 +238,12 @@ class LocalRuntime:
             return
         if mask & selectors.EVENT_WRITE:
             process.connection.flush()
-            self._sockets.watch_room(process.connection.socket, process.connection.unsent)
+            self._watch(process)
         if not mask & selectors.EVENT_READ:
             return
         messages = process.connection.receive()
         if messages is None:
-            self._sockets.remove(process.connection.socket)
+            self._selector.unregister(process.connection.socket)
             self._events.append(MemberLost(member=process.member, reason=self._ending(process)))
             return
         for message in messages:
@@ -297,7 +296,13 @@ class LocalRuntime:
         if process is not None:
             process.connection.send(message)
             if process.connection.unsent:
-                self._sockets.watch_room(process.connection.socket, True)
+                self._watch(process)
+
+    def _watch(self, process: Process) -> None:
+        """Watch for room as long as something is unsent."""
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.connection.unsent else 0)
+        with contextlib.suppress(KeyError):
+            self._selector.modify(process.connection.socket, mask, process)
 
     def _judge(self, command: ReportEvaluation) -> None:
         score = self._observer.on_evaluation(command, time.monotonic())
@@ -340,7 +345,7 @@ class LocalRuntime:
             self._events.append(MemberLost(member=member, reason=reason))
             return
         self._processes[member] = process
-        self._sockets.add(process.connection.socket, process, patient=role == "simulator")
+        self._selector.register(process.connection.socket, selectors.EVENT_READ, process)
         self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
 
     def _replace(self, command: ReplaceMember) -> None:
@@ -359,7 +364,8 @@ class LocalRuntime:
         if not process.wait(_REAP_S):
             self._after(_REAP_S, lambda: self._bury(command, process))
             return
-        self._sockets.remove(process.connection.socket)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(process.connection.socket)
         process.close()
         del self._processes[command.member]
         self._succeed(command, process.log_tail())
