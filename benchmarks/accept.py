@@ -25,6 +25,7 @@ from rlvla3.run_folder import versions, write_json, write_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+RUNS = ROOT / "runs" / "accept"
 COMMAND = str(Path(sys.executable).with_name("rlvla3"))
 DEMO_SEEDS = (2101, 2102, 2103, 2104, 2105)
 """Seeds that no setting was chosen on; each has initial states of its own too."""
@@ -75,14 +76,22 @@ def one_demonstration() -> Figures:
 
 
 def _demonstrations(recipe: str, seeds: Sequence[int]) -> list[Figures]:
-    """``rlvla3 demo RECIPE`` for each seed; with more cloning, as long as PPO takes, for the first."""
+    """``rlvla3 demo RECIPE`` for each seed; with more cloning, as long as PPO takes, for the first.
+
+    Runs stay in ``runs/accept``, and those made from the present sources are not repeated.
+    """
     runs = []
     for seed in seeds:
-        states = f"{{train: {seed}1, held_out: {seed}2, demonstration: {seed}3}}"
-        cloning = "--more-cloning" if seed == seeds[0] else "--no-more-cloning"
-        with TemporaryDirectory(prefix="rlvla3-demo-") as folder:
+        folder = RUNS / f"{recipe}-{seed}"
+        kept, present = folder.with_suffix(".json"), sources(("src",))
+        found = json.loads(kept.read_text()) if kept.exists() else {}
+        if found.get("sources") != present:
+            states = f"{{train: {seed}1, held_out: {seed}2, demonstration: {seed}3}}"
+            cloning = "--more-cloning" if seed == seeds[0] else "--no-more-cloning"
             command = [COMMAND, "demo", recipe, f"seed={seed}", f"simulator.options.benchmark_seeds={states}"]
-            runs.append(_figures([*command, cloning, "--folder", f"{folder}/run"]))
+            found = {"sources": present, "rows": _figures([*command, cloning, "--folder", str(folder)])}
+            write_json(kept, found)
+        runs.append(found["rows"])
     return runs
 
 
@@ -101,8 +110,12 @@ def summary(runs: Sequence[Figures], median_bounds: Mapping[str, float]) -> Figu
 
 
 def modes() -> Figures:
-    """The four modes; the curves are kept too."""
-    return _figures([sys.executable, str(ROOT / "benchmarks" / "modes.py")], RESULTS / "modes-figures.json")
+    """The four modes, from the demonstration's warm starts where these are there; the curves are kept too."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "modes.py")]
+    for seed in DEMO_SEEDS[:3]:
+        clone = RUNS / f"demo-{seed}" / "clone"
+        command += ["--clone", str(clone)] if clone.exists() else []
+    return _figures(command, RESULTS / "modes-figures.json")
 
 
 def timed(target: str, bound_s: float | None) -> Callable[[], Figures]:

@@ -1,12 +1,12 @@
 """The four modes on one recipe: speed, who works and waits, success against env steps and wall time.
 
-For each seed one warm start is trained; every mode goes on from it for the same number of versions (of
-equally many trajectories, so of about equally many env steps; no time budget), and is evaluated on the
-same held-out initial states. ``ss`` and ``aa`` are compared episode by episode:
-they count as equivalent where the 95 % interval of the difference (two-sided, paired bootstrap) lies
+For each seed one warm start is trained (or given); every mode goes on from it for the same number of
+versions (of equally many trajectories, so of about equally many env steps; no time budget), and is
+evaluated on the same held-out initial states. ``ss`` and ``aa`` are compared episode by episode: they
+count as equivalent where the 95 % interval of the difference (two-sided, paired bootstrap) lies
 within +-10 points.
 
-    python benchmarks/modes.py --json modes.json [--seeds 3] [--versions 100] [--recipe demo] [key=value ...]
+    python benchmarks/modes.py --json modes.json [--seeds 3] [--versions 60] [--recipe demo] [key=value ...]
 """
 
 import argparse
@@ -69,15 +69,26 @@ def run_mode(config: Config, mode: str, clone: Path, folder: Path) -> Run:
     )
 
 
-def run_all(recipe: str, overrides: Sequence[str], seeds: int, versions: int, folder: Path) -> list[Run]:
-    """Every mode with every seed, each for ``versions`` versions."""
+def run_all(
+    recipe: str,
+    overrides: Sequence[str],
+    *,
+    seeds: int,
+    versions: int,
+    clones: Sequence[Path],
+    folder: Path,
+) -> list[Run]:
+    """Every mode with every seed, each for ``versions`` versions; from ``clones`` where given."""
     equal = [f"trainer.updates={versions}", f"learner.options.schedule_versions={versions}"]
     equal += ["budget_s=0", "learner.options.schedule_s=0"]
     runs = []
     for seed in range(1, seeds + 1):
         config = load_config(recipe, [*equal, *overrides, f"seed={seed}"])
         place = folder / f"seed-{seed}"
-        clone = imitate.fit(config, imitate.collect(config, place), place / "clone")
+        if clones:
+            clone = clones[(seed - 1) % len(clones)]
+        else:
+            clone = imitate.fit(config, imitate.collect(config, place), place / "clone")
         runs += [run_mode(config, mode, clone, place / mode) for mode in MODES]
     return runs
 
@@ -126,12 +137,20 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--recipe", default="demo")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--versions", type=int, default=100)
+    parser.add_argument("--versions", type=int, default=60)
+    parser.add_argument(
+        "--clone", type=Path, action="append", default=[], help="a warm start; one for each seed, in turn"
+    )
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
     with TemporaryDirectory(prefix="rlvla3-modes-") as folder:
         runs = run_all(
-            arguments.recipe, arguments.overrides, arguments.seeds, arguments.versions, Path(folder)
+            arguments.recipe,
+            arguments.overrides,
+            seeds=arguments.seeds,
+            versions=arguments.versions,
+            clones=arguments.clone,
+            folder=Path(folder),
         )
     write_figures(arguments.json, figures(runs))
     curves = [{"mode": run.mode, "seed": run.seed, "curve": run.curve} for run in runs]

@@ -36,10 +36,6 @@ from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_steps
 from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
 
-ROUND_S = 1e-3
-"""Shortest time between two rounds of chunks that waited: waking up costs more than a chunk's bookkeeping,
-so what became due within a millisecond is done, and reported, together."""
-
 
 class Emit(Protocol):
     """Sends events, in this order; from any thread."""
@@ -136,8 +132,6 @@ class Lane(threading.Thread):
         self._order = count()
         self._due: deque[tuple[Slot, Any]] = deque()
         """Chunks of the present round: their waits are over."""
-        self._round_s = 0.0
-        """When the next round may begin."""
         self._held: list[Event] = []
         """Events of the present round, sent when it is done."""
         self._later: deque[tuple[Slot, Any] | None] = deque()
@@ -193,23 +187,19 @@ class Lane(threading.Thread):
         if self._due:
             return self._due.popleft()
         self._tell()
-        if self._begun and self._round_at_s() <= time.monotonic():
+        if self._begun and self._begun[0][0] <= time.monotonic():
             return self._begin_round()
         if not self._later:
-            timeout = max(self._round_at_s() - time.monotonic(), 0.0) if self._begun else None
+            timeout = max(self._begun[0][0] - time.monotonic(), 0.0) if self._begun else None
             try:
                 self._later.extend(self._inbox.get(timeout=timeout))
             except queue.Empty:
                 return self._begin_round()
         return self._later.popleft()
 
-    def _round_at_s(self) -> float:
-        return max(self._begun[0][0], self._round_s)
-
     def _begin_round(self) -> tuple[Slot, Any]:
         """Take all chunks whose waits are over; returns the first."""
         now_s = time.monotonic()
-        self._round_s = now_s + ROUND_S
         while not self._due or (self._begun and self._begun[0][0] <= now_s):
             _, _, slot, chunk = heapq.heappop(self._begun)
             self._due.append((slot.slot, chunk))

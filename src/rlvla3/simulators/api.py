@@ -86,7 +86,7 @@ class WaitingEnv(Env, Protocol):
 
     def begin(self, action: npt.NDArray[np.float32]) -> float:
         """Begin a sub-step; the monotonic time (``time.monotonic``) from which ``finish`` will
-        probably not wait, or 0 where it will not. ``finish`` may come a millisecond later."""
+        probably not wait, or 0 where it will not."""
         ...
 
     def finish(self) -> Step:
