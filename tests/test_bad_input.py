@@ -83,6 +83,15 @@ CONFIGURATIONS = [
     (("generator.order=arival",), ("generator.order", "did you mean 'arrival'")),
     (("starts.weights=[1,2]",), ("starts.weights", "1 numbers")),
     (("evaluation.every_versions=1",), ("evaluation.step_limit", "no end of their own")),
+    (
+        ("imitation.demonstrations.simulator={mean: 3}",),
+        ("imitation.demonstrations.simulator.mean", "did you mean 'mean_ms'"),
+    ),
+    (
+        ("imitation.demonstrations.simulator={action_dim: 3}",),
+        ("imitation.demonstrations.simulator:", "the same observation"),
+    ),
+    (("imitation.demonstrations.simulator={cv: -1}",), ("imitation.demonstrations.simulator.cv", "0")),
     (("simulator.kind=metawrld",), ("simulator.kind", "did you mean metaworld")),
     (("policy.kind=tny",), ("policy.kind", "did you mean 'tiny'")),
     (("learner.kind=emulate",), ("learner.kind", "did you mean 'emulated'")),

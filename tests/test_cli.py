@@ -92,7 +92,7 @@ def test_check_loads_no_heavy_package() -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("recipe", ["demo", "one-demonstration", "reach", "schedule-benchmark"])
+@pytest.mark.parametrize("recipe", ["demo", "moved-camera", "reach", "schedule-benchmark"])
 def test_settings_lists_every_setting_with_its_value(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["settings", recipe])

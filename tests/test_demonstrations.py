@@ -3,26 +3,29 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from rlvla3.demonstrations import collect, load, save
+from rlvla3.demonstrations import Plan, collect, load, save
 from rlvla3.errors import UserError
 
-RECIPE = {
-    "simulator_kind": "synthetic",
+PLAN = {
+    "kind": "synthetic",
     "settings": {"task": "reach"},
-    "tasks": [0, 2],
+    "tasks": (0, 2),
     "per_task": 4,
-    "speed_range": (0.5, 0.9),
+    "speed": (0.5, 0.9),
     "noise": 0.1,
     "stride": 3,
     "chunk": 5,
     "seed": 1,
-    "workers": 0,
 }
+
+
+def made(workers=0, **changes):
+    return collect(Plan(**{**PLAN, **changes}), workers)
 
 
 @pytest.fixture(scope="module")
 def dataset():
-    return collect(**RECIPE)
+    return made()
 
 
 def test_frames_belong_to_their_episodes(dataset):
@@ -60,7 +63,7 @@ def test_step_budgets(dataset):
 
 @pytest.mark.live
 def test_any_number_of_workers_gives_the_same(dataset):
-    other = collect(**{**RECIPE, "workers": 2})
+    other = made(workers=2)
     for name, array in dataset.observation.items():
         np.testing.assert_array_equal(other.observation[name], array)
     np.testing.assert_array_equal(other.actions, dataset.actions)
@@ -71,7 +74,7 @@ def test_a_saved_set_loads_equal_and_checks_its_simulator(dataset, tmp_path):
     path = tmp_path / "demonstrations.safetensors"
     save(dataset, path)
     loaded = load(path, dataset.header["fingerprint"])
-    assert loaded.header == dataset.header | {"recipe": loaded.header["recipe"]}
+    assert loaded.header == dataset.header | {"plan": loaded.header["plan"]}
     np.testing.assert_array_equal(loaded.observation["image"], dataset.observation["image"])
     np.testing.assert_array_equal(loaded.valid, dataset.valid)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -86,33 +89,30 @@ def test_a_saved_set_loads_equal_and_checks_its_simulator(dataset, tmp_path):
 
 def test_failed_episodes_are_retried_and_counted():
     # Within 18 sub-steps only near starts can be reached, within 2 none.
-    slow = collect(
-        **{**RECIPE, "settings": {"task": "reach", "episode_length": 18}, "speed_range": (0.9, 0.9)}
-    )
+    slow = made(settings={"task": "reach", "episode_length": 18}, speed=(0.9, 0.9))
     assert (slow.lengths <= 18).all() and len(slow.lengths) == 8
     assert sum(slow.header["failures"].values()) > 0
     with pytest.raises(UserError, match="5 initial states in a row"):
-        collect(**{**RECIPE, "settings": {"task": "reach", "episode_length": 2}})
+        made(settings={"task": "reach", "episode_length": 2})
 
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_refuses_ends_the_others_at_once_and_quietly():
-    never = {"settings": {"task": "reach", "episode_length": 2}, "per_task": 2000, "workers": 2}
     with pytest.raises(UserError, match="5 initial states in a row"):
-        collect(**{**RECIPE, **never})
+        made(workers=2, settings={"task": "reach", "episode_length": 2}, per_task=2000)
     assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed_range": (0.9, 0.5)}, r"imitation.demonstrations: speed must"),
+        ({"speed": (0.9, 0.5)}, r"imitation.demonstrations: speed must"),
         ({"per_task": 0}, "per_task"),
-        ({"tasks": [3]}, r"0…2"),
-        ({"settings": {"task": "delay"}, "tasks": [0]}, "no expert"),
+        ({"tasks": (3,)}, r"0…2"),
+        ({"settings": {"task": "delay"}, "tasks": (0,)}, "no expert"),
     ],
 )
 def test_bad_arguments_are_explained(change, message):
     with pytest.raises(UserError, match=message):
-        collect(**{**RECIPE, **change})
+        made(**change)

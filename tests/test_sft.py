@@ -6,6 +6,7 @@ import pytest
 
 from rlvla3.cli import main
 from rlvla3.commands import imitate, imitating
+from rlvla3.config import load_config
 
 TINY = (
     "imitation.demonstrations.per_task=1",
@@ -68,3 +69,16 @@ def test_a_training_run_is_no_attempt(capsys: pytest.CaptureFixture[str]) -> Non
     Path("clone/metrics.jsonl").touch()
     assert sft() == 2
     assert "clone: already holds a run; choose another --folder" in capsys.readouterr().err
+
+
+@pytest.mark.live
+def test_demonstrations_may_come_from_another_set_up(tmp_path: Path) -> None:
+    here = load_config("reach", [*TINY])
+    there = load_config("reach", [*TINY, "imitation.demonstrations.simulator={seed: 5}"])
+    assert (here.demonstrated, there.simulator) == (here.simulator.options, here.simulator)
+    first, second = imitate.collect(here, tmp_path), imitate.collect(there, tmp_path / "there")
+    assert [data.header["plan"]["settings"]["seed"] for data in (first, second)] == [0, 5]
+    assert (first.observation["image"][0] != second.observation["image"][0]).any()
+    told: list[str] = []
+    imitate.collect(there, tmp_path, tell=told.append)
+    assert told[0].endswith("they are collected anew (other: fingerprint, settings)")

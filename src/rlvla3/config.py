@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rlvla3.algorithms.registry import algorithm_class
-from rlvla3.config_loading import load, options
+from rlvla3.config_loading import did_you_mean, load, options
 from rlvla3.core.batcher import ORDERS
 from rlvla3.core.sharding import shard_sizes
 from rlvla3.learner.registry import learner_class
@@ -316,6 +316,8 @@ class DemonstrationsConfig(Settings):
     """Every so-manieth sub-step becomes a sample."""
     workers: int = Field(default=2, ge=1)
     """Processes that collect."""
+    simulator: dict[str, Any] = Field(default_factory=dict)
+    """Options of the simulator that are different while demonstrating (another camera, say)."""
 
 
 class ImitationConfig(Settings):
@@ -384,7 +386,41 @@ class Config(Settings):
             )
         self._check_pins()
         self._check_quota()
+        self._check_demonstrations()
         return self
+
+    @property
+    def demonstrated(self) -> Settings:
+        """Options of the simulator while demonstrating.
+
+        Raises:
+            ValidationError: they are not what the simulator wants.
+        """
+        options, different = self.simulator.options, self.imitation.demonstrations.simulator
+        found: Settings = type(options).model_validate(options.model_dump() | different)
+        return found
+
+    def _check_demonstrations(self) -> None:
+        name = "imitation.demonstrations.simulator"
+        if not self.imitation.demonstrations.simulator:
+            return
+        try:
+            demonstrated = self.demonstrated
+        except ValidationError as error:
+            fault = error.errors()[0]
+            key = ".".join(map(str, fault["loc"]))
+            why = fault["msg"].removeprefix("Value error, ")
+            if fault["type"] == "extra_forbidden":
+                why = f"unknown key; {did_you_mean(key, tuple(type(self.simulator.options).model_fields))}"
+            raise ValueError(f"{name}.{key}: {why}") from error
+        simulator = simulator_class(self.simulator.kind)
+        here, there = simulator(self.simulator.options).spec, simulator(demonstrated).spec
+        for what in ("observation", "action_dim", "tasks"):
+            if getattr(here, what) != getattr(there, what):
+                raise ValueError(
+                    f"{name}: demonstrations must have the same {what} as the simulator's; "
+                    "leave out what changes it"
+                )
 
     def _check_pins(self) -> None:
         slots = self.simulator.members * self.simulator.batches * len(self.simulator.slot_sizes)

@@ -21,7 +21,7 @@ from rlvla3.messages import (
     StartTrajectories,
     TrajectoryStart,
 )
-from rlvla3.roles.lane import SlotPlan
+from rlvla3.roles.lane_slots import SlotPlan
 from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.roles.slab import stamp
 from rlvla3.runtime.payloads import SlabLayout, create_memory, map_slab

@@ -1,8 +1,12 @@
-"""CPU time of other processes, by the kernel's process clocks (nanoseconds, Linux)."""
+"""CPU time: of other processes, by the kernel's clocks (Linux), and of waking up on this machine."""
 
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlvla3.messages import Member, Request, Row, RunInference, Slot
+from rlvla3.runtime.local.transport import Frames, encode
 
 _SCHEDULER_CLOCK = 2
 
@@ -26,3 +30,37 @@ def _of(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
     except OSError as error:
         raise ProcessLookupError(f"process {pid} has ended") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeUp:
+    """What a small piece of work costs on this machine: decoding a batch of 32 requests."""
+
+    hot_s: float
+    """CPU seconds when it is done over and over."""
+    cold_s: float
+    """CPU seconds when each time comes after a pause: caches shared with others have lost it by then.
+    The scheduling benchmark does nothing but such work, so it can cost no less than this makes it."""
+
+
+def wake_up(times: int = 60, pause_s: float = 0.02) -> WakeUp:
+    """Measure for ``times`` pauses."""
+    requests = tuple(
+        [
+            Request(slot=Slot(i), seq=0, kind="act", channel="rollout", rows=(Row(i),), chunks=(0,))
+            for i in range(32)
+        ]
+    )
+    command = RunInference(member=Member("generator-0"), batch=0, channel="rollout", requests=requests)
+    frames, message = Frames(), encode(command)
+    spent_s = []
+    for pause in (0.0, pause_s):
+        total_s = 0.0
+        for _ in range(times):
+            if pause:
+                time.sleep(pause)
+            start_s = time.thread_time()
+            frames.feed(message)
+            total_s += time.thread_time() - start_s
+        spent_s.append(total_s / times)
+    return WakeUp(hot_s=spent_s[0], cold_s=spent_s[1])

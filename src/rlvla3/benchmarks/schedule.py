@@ -22,6 +22,8 @@ from rlvla3.runtime.local.transport import Telemetry
 from rlvla3.schedule_benchmark import REFERENCE_STEPS_S, Mode, predicted_steps_s
 
 RECIPE = "schedule-benchmark"
+_BEYOND = 2
+"""Versions after the window: as many as rollouts may be ahead."""
 MOST_CPU_S = 0.2
 """CPU seconds of all processes for 1000 steps."""
 
@@ -132,11 +134,12 @@ class _Mark:
 
 
 class _Window:
-    """An observer that takes a mark at the first and the last version of the window."""
+    """An observer that takes a mark at the first and the last version of the window, and ends the run."""
 
-    def __init__(self, first: int, last: int, pids: Callable[[], list[int]]) -> None:
+    def __init__(self, first: int, last: int, pids: Callable[[], list[int]], end: Callable[[], None]) -> None:
         self._first, self._last = first, last
         self._pids = pids
+        self._end = end
         self.marks: list[_Mark] = []
         self.lost = ""
 
@@ -151,6 +154,8 @@ class _Window:
                 cpu_s=processor_time_s(self._pids()),
             )
             self.marks.append(mark)
+            if engine.intake.version == self._last:
+                self._end()
 
     def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
         """Nothing to do."""
@@ -174,10 +179,11 @@ def measure(case: Case, updates: int | None = None) -> Result:
     """
     versions = updates or case.updates
     last = case.skip + versions
-    config = load_config(RECIPE, [*case.overrides, f"trainer.updates={last}"])
+    # The last versions of a run start no more trajectories: they are not part of the steady state.
+    config = load_config(RECIPE, [*case.overrides, f"trainer.updates={last + _BEYOND}"])
     assembly = Assembly(config)
-    # `pids` is asked for long after the runtime was made.
-    window = _Window(case.skip, last, lambda: runtime.pids())
+    # Both are called long after the runtime was made.
+    window = _Window(case.skip, last, lambda: runtime.pids(), lambda: runtime.request_stop("measured"))
     with TemporaryDirectory(prefix="rlvla3-bench-") as folder:
         runtime = LocalRuntime(assembly, Path(folder), window)
         stop = runtime.run()

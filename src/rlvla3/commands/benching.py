@@ -7,10 +7,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rlvla3.benchmarks.processor_time import WakeUp, wake_up
 from rlvla3.benchmarks.schedule import CASES, MOST_CPU_S, Result, measure
 from rlvla3.config_loading import did_you_mean
 from rlvla3.errors import UserError
-from rlvla3.metrics import write_figures
+from rlvla3.metrics import Row, write_figures
 
 BENCHMARKS = ("schedule",)
 
@@ -31,9 +32,14 @@ def command(what: str, only: str, updates: int | None, json: Path | None) -> Non
         if only in ("", case.name):
             typer.echo(f"{case.name}: measuring", err=True)
             results.append(measure(case, updates))
-    show(results)
+    machine = wake_up()
+    show(results, machine)
     if json is not None:
-        write_figures(json, [row for result in results for row in result.rows()])
+        rows = [
+            Row(name="machine/work_us", value=1e6 * machine.hot_s, unit="us"),
+            Row(name="machine/work_after_a_pause_us", value=1e6 * machine.cold_s, unit="us"),
+        ]
+        write_figures(json, [*rows, *(row for result in results for row in result.rows())])
     if not all(holds(result) for result in results):
         raise SystemExit(1)
 
@@ -43,8 +49,8 @@ def holds(result: Result) -> bool:
     return result.ratio >= result.case.required and result.cpu_s_per_1k <= MOST_CPU_S
 
 
-def show(results: list[Result]) -> None:
-    """A row for each case."""
+def show(results: list[Result], machine: WakeUp) -> None:
+    """A row for each case, and what the machine charges for waking up."""
     table = Table(title="scheduling benchmark, steady state")
     columns = ("case", "steps/s", "of", "ratio", "required", "virtual", "CPU s / 1000", "window")
     for title in columns:
@@ -64,3 +70,7 @@ def show(results: list[Result]) -> None:
     Console().print(table)
     load = os.getloadavg()[0]
     typer.echo(f"load average of the last minute: {load:.2f} on {len(os.sched_getaffinity(0))} cores")
+    typer.echo(
+        f"decoding a batch of 32 requests costs {1e6 * machine.hot_s:.0f} us of CPU at once, "
+        f"{1e6 * machine.cold_s:.0f} us after a pause of 20 ms"
+    )

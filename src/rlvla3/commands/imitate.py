@@ -8,7 +8,7 @@ from rlvla3 import demonstrations
 from rlvla3.assembly import Assembly
 from rlvla3.commands.running import require_gl
 from rlvla3.config import Config
-from rlvla3.demonstrations import Dataset
+from rlvla3.demonstrations import Dataset, Plan
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
@@ -27,21 +27,21 @@ def collect(config: Config, folder: Path, *, tell: Callable[[str], None] = lambd
     path = folder / DATASET
     assembly = Assembly(config, training=False)
     wanted = config.imitation.demonstrations
-    made_by = (
-        config.simulator.kind,
-        config.simulator.options.model_dump(),
-        range(len(assembly.spec.tasks)),
-        wanted.per_task,
-        wanted.speed,
-        wanted.noise,
-        wanted.stride,
-        config.simulator.chunk,
-        config.seed,
+    plan = Plan(
+        kind=config.simulator.kind,
+        settings=config.demonstrated.model_dump(mode="json"),
+        tasks=tuple(range(len(assembly.spec.tasks))),
+        per_task=wanted.per_task,
+        speed=wanted.speed,
+        noise=wanted.noise,
+        stride=wanted.stride,
+        chunk=config.simulator.chunk,
+        seed=config.seed,
     )
     if path.exists():
         try:
             stored = demonstrations.load(path)
-            other = ", ".join(demonstrations.differing(stored, *made_by))
+            other = ", ".join(demonstrations.differing(stored, plan))
         except UserError as error:
             other = str(error)
         if not other:
@@ -49,7 +49,7 @@ def collect(config: Config, folder: Path, *, tell: Callable[[str], None] = lambd
             return stored
         tell(f"{path}: replaced, they are collected anew (other: {other})")
     require_gl(assembly)
-    dataset = demonstrations.collect(*made_by, wanted.workers)
+    dataset = demonstrations.collect(plan, wanted.workers)
     demonstrations.save(dataset, path)
     return dataset
 

@@ -9,8 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +19,6 @@ import numpy as np
 from rlvla3.errors import UserError
 from rlvla3.messages import (
     End,
-    Env,
     Event,
     Member,
     MemberLost,
@@ -30,8 +28,9 @@ from rlvla3.messages import (
     TrajectoryReady,
     TrajectoryStart,
 )
+from rlvla3.roles.lane_slots import Chunk, Flight, LaneSlot, SlotPlan
 from rlvla3.roles.slab import Slab, gather, put, stamp
-from rlvla3.simulators.api import EnvBatch, Observation, Simulator
+from rlvla3.simulators.api import Observation, Simulator
 from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_steps
 from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
@@ -43,61 +42,6 @@ class Emit(Protocol):
     def __call__(self, *events: Event) -> None:
         """Send them together."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPlan:
-    """One slot of this Simulator."""
-
-    slot: Slot
-    envs: tuple[Env, ...]
-    lane: int
-
-
-class _Flight:
-    """A trajectory being written."""
-
-    __slots__ = ("credit", "position", "reward", "sub_steps", "success", "video")
-
-    def __init__(self, credit: TrajectoryStart) -> None:
-        self.credit = credit
-        self.position = 0
-        """Chunks done in this trajectory."""
-        self.sub_steps = 0
-        self.reward = 0.0
-        self.success = False
-        self.video: VideoWriter | None = None
-
-
-class _Slot:
-    """A slot and its envs; touched by its lane only."""
-
-    def __init__(self, plan: SlotPlan, batch: EnvBatch) -> None:
-        self.slot = plan.slot
-        self.batch = batch
-        self.envs = plan.envs
-        self.index = {env: i for i, env in enumerate(plan.envs)}
-        self.flights: dict[int, _Flight] = {}
-        """By index of the env in the batch."""
-        self.asked: list[int] = []
-        """Indices of the present request."""
-        self.elapsed = dict.fromkeys(range(len(plan.envs)), 0)
-        """Sub-steps of each env's episode."""
-        self.kept: dict[int, Observation] = {}
-        """Last observation of a segment, first of the next one."""
-        self.seq = -1
-        self.waiting = False
-        """A request is out."""
-        self.stepping = False
-        """A chunk is begun and not finished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """A chunk that is being executed."""
-
-    steps: Generator[float, None, ChunkResult]
-    places: list[tuple[Row, int]]
 
 
 class Lane(threading.Thread):
@@ -120,14 +64,14 @@ class Lane(threading.Thread):
         self._emit = emit
         self._ready = ready
         self._inbox: queue.SimpleQueue[Sequence[tuple[Slot, Any] | None]] = queue.SimpleQueue()
-        self._slots: dict[Slot, _Slot] = {}
+        self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
             (name.removeprefix("observation."), array)
             for name, array in slab.items()
             if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
         ]
-        self._begun: list[tuple[float, int, _Slot, _Chunk]] = []
+        self._begun: list[tuple[float, int, LaneSlot, Chunk]] = []
         """Chunks whose envs wait for something outside, by the time until which they wait."""
         self._order = count()
         self._due: deque[tuple[Slot, Any]] = deque()
@@ -139,7 +83,7 @@ class Lane(threading.Thread):
         self.usage = Usage(whole_process=False)
         self.failed = False
         self._doing = "building"
-        self._slot: _Slot | None = None
+        self._slot: LaneSlot | None = None
         self.since_s = time.monotonic()
 
     def put(self, items: Sequence[tuple[Slot, Any] | None]) -> None:
@@ -160,7 +104,7 @@ class Lane(threading.Thread):
                 item = self._next()
                 if item is None:
                     break
-                if isinstance(item[1], _Chunk):
+                if isinstance(item[1], Chunk):
                     self._advance(self._slots[item[0]], item[1])
                 else:
                     self._work(*item)
@@ -207,13 +151,13 @@ class Lane(threading.Thread):
 
     def _build(self) -> None:
         for plan in self._plans:
-            self._slots[plan.slot] = _Slot(plan, SerialBatch([self._simulator.make() for _ in plan.envs]))
+            self._slots[plan.slot] = LaneSlot(plan, SerialBatch([self._simulator.make() for _ in plan.envs]))
 
     def _close(self) -> None:
         for slot in self._slots.values():
             slot.batch.close()
 
-    def _begin(self, doing: str, slot: _Slot) -> None:
+    def _begin(self, doing: str, slot: LaneSlot) -> None:
         self._doing, self._slot, self.since_s = doing, slot, time.monotonic()
 
     def describe(self) -> str:
@@ -242,12 +186,12 @@ class Lane(threading.Thread):
 
     # --- starting ------------------------------------------------------------------------------
 
-    def _launch(self, slot: _Slot, credits: list[TrajectoryStart]) -> None:
+    def _launch(self, slot: LaneSlot, credits: list[TrajectoryStart]) -> None:
         self._tell()  # resets may take long
         fresh = []
         for credit in credits:
             index = slot.index[credit.env]
-            flight = slot.flights[index] = _Flight(credit)
+            flight = slot.flights[index] = Flight(credit)
             self._slab["episode"][credit.row] = credit.episode
             if credit.first_chunk == 0:
                 self._begin("resetting", slot)
@@ -262,7 +206,7 @@ class Lane(threading.Thread):
                 self._write(slot, index, slot.kept.pop(index))
         self._render(slot, fresh)
 
-    def _render(self, slot: _Slot, indices: Sequence[int]) -> None:
+    def _render(self, slot: LaneSlot, indices: Sequence[int]) -> None:
         """Render the envs and write their observations where their trajectories stand."""
         if not indices:
             return
@@ -272,7 +216,7 @@ class Lane(threading.Thread):
         for index, observation in zip(indices, observations, strict=True):
             self._write(slot, index, observation)
 
-    def _write(self, slot: _Slot, index: int, observation: Observation) -> None:
+    def _write(self, slot: LaneSlot, index: int, observation: Observation) -> None:
         flight = slot.flights[index]
         credit, at = flight.credit, flight.position
         if credit.channel == "evaluation":
@@ -285,7 +229,7 @@ class Lane(threading.Thread):
         self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0
         self._slab["chunk_index"][row, at] = credit.first_chunk + flight.position
 
-    def _post(self, slot: _Slot) -> None:
+    def _post(self, slot: LaneSlot) -> None:
         if not slot.flights:
             return
         slot.asked = sorted(slot.flights)
@@ -302,13 +246,13 @@ class Lane(threading.Thread):
             )
         )
 
-    def _place(self, flight: _Flight) -> int:
+    def _place(self, flight: Flight) -> int:
         """Where the flight's present chunk lies in its row; evaluation wraps around."""
         return flight.position % self._chunks if flight.credit.channel == "evaluation" else flight.position
 
     # --- stepping ------------------------------------------------------------------------------
 
-    def _step(self, slot: _Slot, seq: int) -> None:
+    def _step(self, slot: LaneSlot, seq: int) -> None:
         if not slot.waiting or seq != slot.seq:
             raise RuntimeError(f"slot {slot.slot} waits for actions {slot.seq}, got those of {seq}")
         slot.waiting = False
@@ -318,9 +262,9 @@ class Lane(threading.Thread):
         actions = gather(self._slab["record.action"], places)
         slot.stepping = True
         steps = chunk_steps(slot.batch, slot.asked, actions, self._filming(slot))
-        self._advance(slot, _Chunk(steps=steps, places=places))
+        self._advance(slot, Chunk(steps=steps, places=places))
 
-    def _advance(self, slot: _Slot, chunk: "_Chunk") -> None:
+    def _advance(self, slot: LaneSlot, chunk: Chunk) -> None:
         """Go on with a chunk until its envs wait for something outside, or to its end."""
         self._begin("stepping", slot)
         with self.usage("simulate"):
@@ -341,7 +285,7 @@ class Lane(threading.Thread):
         self._join_newcomers(slot)
         self._post(slot)
 
-    def _check_stamps(self, flights: list[_Flight], places: list[tuple[Row, int]]) -> None:
+    def _check_stamps(self, flights: list[Flight], places: list[tuple[Row, int]]) -> None:
         """The records must be those asked for: (episode, chunk) as the Generator wrote them."""
         stamps = self._slab["stamp"]
         wanted = [stamp(f.credit.episode, f.credit.first_chunk + f.position) for f in flights]
@@ -349,7 +293,7 @@ class Lane(threading.Thread):
         if found != wanted:
             raise RuntimeError(f"action records {found} where {wanted} were asked for")
 
-    def _filming(self, slot: _Slot) -> Callable[[int], None] | None:
+    def _filming(self, slot: LaneSlot) -> Callable[[int], None] | None:
         if not any(flight.video for flight in slot.flights.values()):
             return None
 
@@ -360,7 +304,7 @@ class Lane(threading.Thread):
 
         return add_frame
 
-    def _finish(self, slot: _Slot, result: ChunkResult) -> list[int]:
+    def _finish(self, slot: LaneSlot, result: ChunkResult) -> list[int]:
         """Account for the chunk; report ended trajectories; returns the indices that go on."""
         going, cut = [], []
         for i, index in enumerate(slot.asked):
@@ -384,7 +328,7 @@ class Lane(threading.Thread):
         self._cut(slot, cut)
         return going
 
-    def _cut(self, slot: _Slot, cut: list[tuple[int, str]]) -> None:
+    def _cut(self, slot: LaneSlot, cut: list[tuple[int, str]]) -> None:
         """End trajectories whose last observation is bootstrapped, so it is rendered first."""
         if not cut:
             return
@@ -399,7 +343,7 @@ class Lane(threading.Thread):
             else:
                 self._end(slot, index, "truncated")
 
-    def _end(self, slot: _Slot, index: int, end: End) -> None:
+    def _end(self, slot: LaneSlot, index: int, end: End) -> None:
         flight = slot.flights.pop(index)
         if flight.video is not None:
             flight.video.close()
@@ -416,7 +360,7 @@ class Lane(threading.Thread):
             )
         )
 
-    def _join_newcomers(self, slot: _Slot) -> None:
+    def _join_newcomers(self, slot: LaneSlot) -> None:
         """Starts that came for this slot while it was rendering are part of its next request.
 
         What came for others waits in its order, before anything that comes later.

@@ -17,7 +17,8 @@ from rlvla3.messages import (
     StartTrajectories,
     TrajectoryStart,
 )
-from rlvla3.roles.lane import Emit, Lane, SlotPlan
+from rlvla3.roles.lane import Emit, Lane
+from rlvla3.roles.lane_slots import SlotPlan
 from rlvla3.roles.slab import Slab
 from rlvla3.simulators.api import Simulator
 from rlvla3.usage import Usage

@@ -14,7 +14,8 @@ from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Version
 from rlvla3.roles.generator import GeneratorRole
-from rlvla3.roles.lane import Emit, SlotPlan
+from rlvla3.roles.lane import Emit
+from rlvla3.roles.lane_slots import SlotPlan
 from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.roles.trainer import TrainerRole
 from rlvla3.runtime.payloads import map_slab

@@ -8,12 +8,9 @@ import contextlib
 import heapq
 import os
 import selectors
-import signal
-import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +37,7 @@ from rlvla3.messages import (
     Tick,
 )
 from rlvla3.runtime.local.processes import Process
+from rlvla3.runtime.local.signals import waking_signals
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
 from rlvla3.timeline import Timeline
@@ -142,7 +140,7 @@ class LocalRuntime:
                 self._memory.append(fd)
                 stack.callback(os.close, fd)
             stack.callback(self._selector.close)
-            stack.enter_context(self._signals())
+            stack.enter_context(waking_signals(self._selector, self.request_stop))
             stack.callback(self._end_members)
             state = self._resume[1] if self._resume else None
             self.engine = Engine(self._assembly.settings, time.monotonic(), state)
@@ -182,34 +180,6 @@ class LocalRuntime:
         if self._stop is None:
             reason = f"no checkpoint within {_GRACE_S:.0f} s; the previous one is the newest"
             self._stop = Stop(reason=reason, failed=True)
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Have SIGINT, SIGTERM and SIGHUP wake the loop (only the main thread may take signals).
-
-        What was ignored when the run began (``nohup``) stays ignored.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        reader, writer = socket.socketpair()
-        with reader, writer:
-            reader.setblocking(False)
-            writer.setblocking(False)
-            self._selector.register(reader, selectors.EVENT_READ, None)
-            old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-            ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            names = [name for name in ends if signal.getsignal(name) is not signal.SIG_IGN]
-            old = {
-                name: signal.signal(name, lambda number, _: self.request_stop(signal.Signals(number).name))
-                for name in names
-            }
-            try:
-                yield
-            finally:
-                for name in names:
-                    signal.signal(name, old[name])
-                signal.set_wakeup_fd(old_fd)
 
     # --- the loop ------------------------------------------------------------------------------
 
