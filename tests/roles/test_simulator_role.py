@@ -1,10 +1,13 @@
 """The Simulator role, driven by hand."""
 
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import av
 import numpy as np
+import numpy.typing as npt
 import pytest
 from role_worlds import MEMBER, UNWRITTEN, WAIT_S, Driven, credit, delay, driven, tags
 
@@ -22,6 +25,7 @@ from rlvla3.messages import (
     Version,
 )
 from rlvla3.roles.slab import stamp
+from rlvla3.simulators.api import Step
 from rlvla3.simulators.synthetic import DelayEnv, Synthetic, SyntheticSettings
 
 
@@ -202,6 +206,48 @@ def test_a_lane_serves_others_while_a_chunk_waits() -> None:
         driver.answer(slow)
         driver.answer(fast)
         assert [driver.event(ObservationReady).slot for _ in range(2)] == [1, 0]
+
+
+class Together(Synthetic):
+    """All chunks are due at one moment. A reset to state 9 takes until ``reported`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(SyntheticSettings(task="delay"))
+        self.due_s = time.monotonic() + 0.2
+        self.reported = threading.Event()
+        self.finishing: Callable[[int], None] = lambda state: None
+
+    def make(self) -> DelayEnv:
+        simulator = self
+
+        class Env(DelayEnv):
+            def reset(self, start: Start, step_limit: int) -> None:
+                assert start.state != 9 or simulator.reported.wait(WAIT_S)
+                super().reset(start, step_limit)
+
+            def begin(self, action: npt.NDArray[np.float32]) -> float:
+                super().begin(action)
+                return simulator.due_s
+
+            def finish(self) -> Step:
+                simulator.finishing(self._start.state)
+                return super().finish()
+
+        return Env(self._settings)
+
+
+def test_a_reset_in_a_round_does_not_hold_back_what_the_round_has_to_report() -> None:
+    simulator = Together()
+    with driven(simulator, slots=((0,), (1, 2)), chunk=1) as driver:
+        driver.begin(credit(env=0, row=0, state=0), credit(env=1, row=1, state=1))
+        first, second = (driver.event(ObservationReady) for _ in range(2))
+        newcomer = credit(env=2, row=2, state=9)
+        simulator.finishing = lambda state: driver.begin(newcomer) if state == 0 else None
+        driver.answer(first)
+        driver.answer(second)
+        assert driver.event(ObservationReady).slot == 0
+        simulator.reported.set()
+        assert driver.event(ObservationReady).rows == (1, 2)
 
 
 def test_slots_and_lanes_are_apart() -> None:
