@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlvla3.assembly import Assembly
-from rlvla3.benchmarks.processor_time import processor_time_s
+from rlvla3.benchmarks.processor_time import processor_time_s, wake_up
 from rlvla3.benchmarks.schedule import CASES, RECIPE, Case, Result, measure
 from rlvla3.commands import benching
 from rlvla3.config import load_config
@@ -88,10 +88,17 @@ def test_processor_time_is_that_of_this_and_other_processes() -> None:
         processor_time_s([child.pid])
 
 
+def test_waking_up_costs_something() -> None:
+    found = wake_up(times=3, pause_s=0.001)
+    assert 0 < found.hot_s < 0.1
+    assert 0 < found.cold_s < 0.1
+
+
 @pytest.mark.live
 def test_a_short_run_measures_something_sensible(tmp_path: Path) -> None:
     found = measure(case("aa"), updates=1)
     assert found.steps == 1600
+    assert found.executed > 800, "rollouts go on in the last version of the window"
     # Sleeps bound it from above; a busy machine may be slower.
     assert 0.3 < found.ratio < 1.1
     assert 0 < found.cpu_s_per_1k < 5
