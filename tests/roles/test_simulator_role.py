@@ -250,6 +250,18 @@ def test_a_reset_in_a_round_does_not_hold_back_what_the_round_has_to_report() ->
         assert driver.event(ObservationReady).rows == (1, 2)
 
 
+@pytest.mark.live
+def test_no_wait_is_too_short_to_end() -> None:
+    """A wait whose time passes while it begins must not become one for ever: with several slots, answers
+    come while the lane is at work, and then it waits for what remains of some latency."""
+    envs = range(4)
+    quick = delay(mean_ms=0.2, cv=1.0, latency="log_normal")
+    with driven(quick, slots=[(env,) for env in envs], chunk=1) as driver:
+        driver.begin(*(credit(env=e, row=e, channel="evaluation", episode=e + (1 << 40)) for e in envs))
+        for _ in range(30_000):
+            driver.answer(driver.event(ObservationReady))
+
+
 def test_slots_and_lanes_are_apart() -> None:
     with driven(delay(), slots=((0,), (1,), (2,)), lanes=2) as driver:
         driver.begin(*(credit(env=e, row=e, state=10 + e, episode=e) for e in (2, 0, 1)))

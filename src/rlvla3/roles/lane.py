@@ -63,7 +63,8 @@ class Lane(threading.Thread):
         self._slab = slab
         self._emit = emit
         self._ready = ready
-        self._inbox: queue.SimpleQueue[Sequence[tuple[Slot, Any] | None]] = queue.SimpleQueue()
+        # Not a SimpleQueue: its get() waits for ever where a short timeout passes while it takes its lock.
+        self._inbox: queue.Queue[Sequence[tuple[Slot, Any] | None]] = queue.Queue()
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
