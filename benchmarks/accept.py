@@ -29,7 +29,7 @@ RUNS = ROOT / "runs" / "accept"
 COMMAND = str(Path(sys.executable).with_name("rlvla3"))
 DEMO_SEEDS = (2101, 2102, 2103, 2104, 2105)
 """Seeds that no setting was chosen on; each has initial states of its own too."""
-CAMERA_SEEDS = (3101, 3102, 3103)
+CAMERA_SEEDS = (3201, 3202, 3203)
 AT_MOST = ("cpu_s_per_1k", "seconds", "p", "high", "lag_max")
 """Last parts of the names of figures whose bound is an upper one; all others have lower ones."""
 
