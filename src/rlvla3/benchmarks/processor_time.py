@@ -39,8 +39,8 @@ class WakeUp:
     hot_s: float
     """CPU seconds when it is done over and over."""
     cold_s: float
-    """CPU seconds when each time comes after a pause: caches shared with others have lost it by then.
-    The scheduling benchmark does nothing but such work, so it can cost no less than this makes it."""
+    """CPU seconds when each time comes after a pause, as most work of the scheduling benchmark does.
+    Where it is much more, its CPU figures say as much about the machine as about the program."""
 
 
 def wake_up(times: int = 60, pause_s: float = 0.02) -> WakeUp:

@@ -36,7 +36,7 @@ class Dataset:
     episode_task: npt.NDArray[np.int64]
     """[E]: task index of each episode."""
     header: Mapping[str, Any]
-    """How it was made: simulator, settings, tasks, fingerprint, recipe, ``failures`` for each task
+    """How it was made: format, tasks, fingerprint, plan, and ``failures`` for each task
     that was demonstrated."""
 
     def success_steps(self, quantile: float) -> dict[str, int]:
