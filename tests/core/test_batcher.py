@@ -4,6 +4,8 @@ import math
 
 import pytest
 import worlds as w
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlvla3.core.batcher import ORDERS, Batcher, Pending
 from rlvla3.core.sharding import At, SlotTable
@@ -178,3 +180,46 @@ def test_a_stage_whose_slots_are_idle_is_passed_over():
     queue.slots.move(queue.slots[0], At.IDLE, 0.1)
     queue.arrive(1, 0.5)
     assert queue.take(0.5) == [1]
+
+
+def test_how_many_requests_are_missing():
+    queue = Queue([1] * 9)
+    assert queue.batcher.missing(0) == 1, "the first sets the time"
+    queue.arrive(0, 0.5)
+    assert queue.batcher.missing(0) == 3, "of at most 4"
+    for slot in range(3, 9):
+        queue.slots.move(queue.slots[slot], At.IDLE, 0.5)
+    assert queue.batcher.missing(0) == 2, "no more could come"
+    queue.arrive(1, 0.5)
+    queue.arrive(2, 0.5)
+    assert queue.batcher.missing(0) == 1
+
+
+def test_in_lockstep_the_rest_of_the_stage_is_missing():
+    queue = Queue([1] * 5, stages=[0, 1, 0, 1, 0], lockstep=True)
+    assert queue.batcher.missing(0) == 3
+    queue.arrive(2, 0.5)
+    queue.arrive(1, 0.5)
+    assert queue.batcher.missing(0) == 2
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=2, max_size=8),
+    here=st.integers(1, 7),
+    routing=st.sampled_from(["any", "pinned"]),
+    lockstep=st.booleans(),
+    data=st.data(),
+)
+def test_fewer_than_are_missing_start_nothing_before_its_time(sizes, here, routing, lockstep, data):
+    pins = {slot: data.draw(st.integers(0, 1)) for slot in range(len(sizes))} if routing == "pinned" else {}
+    queue = Queue(sizes, routing=routing, pins=pins, lockstep=lockstep)
+    mine = [slot for slot in range(len(sizes)) if pins.get(slot, 0) == 0]
+    coming = data.draw(st.permutations(mine))
+    for slot in coming[:here]:
+        queue.arrive(slot, 0.5)
+        if queue.take(0.5):
+            return
+    due_s = min(queue.due_s(), 1.0)
+    for slot in coming[here:][: queue.batcher.missing(0) - 1]:
+        queue.arrive(slot, 0.501)
+        assert queue.take(math.nextafter(due_s, 0.0)) == []

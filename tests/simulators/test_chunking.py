@@ -25,27 +25,26 @@ def zeros(count, chunk=5):
 
 @pytest.mark.parametrize("success_at", [1, 2, 3, 4, 5])
 def test_success_at_each_sub_step_counts_once_and_nothing_after(success_at):
-    result = chunk_step(batch_of(1, success_at=success_at, constant_reward=2.0), [0], zeros(1))
-    assert result.sub_steps.tolist() == [success_at]
-    assert result.success.tolist() == [True] and result.terminated.tolist() == [True]
-    assert result.truncated.tolist() == [False]
-    assert result.reward.tolist() == [[2.0] * success_at + [0.0] * (5 - success_at)]
-    assert result.reward.dtype == np.float32
+    [result] = chunk_step(batch_of(1, success_at=success_at, constant_reward=2.0), [0], zeros(1))
+    assert result.sub_steps == success_at
+    assert (result.success, result.terminated, result.truncated) == (True, True, False)
+    assert result.reward == [2.0] * success_at + [0.0] * (5 - success_at)
 
 
 @pytest.mark.parametrize("success_at", [1, 3, 5])
 def test_success_without_an_end_is_kept_to_the_end_of_the_chunk(success_at):
     batch = batch_of(1, success_at=success_at, terminate_on_success=False)
-    result = chunk_step(batch, [0], zeros(1))
-    assert (result.success[0], result.terminated[0], result.sub_steps[0]) == (True, False, 5)
-    assert not chunk_step(batch, [0], zeros(1)).success[0]
+    [result] = chunk_step(batch, [0], zeros(1))
+    assert (result.success, result.terminated, result.sub_steps) == (True, False, 5)
+    [later] = chunk_step(batch, [0], zeros(1))
+    assert not later.success
 
 
 def test_terminated_wins_over_truncated():
     batch = batch_of(1, success_at=4)
     batch.reset(0, START, 4)
-    result = chunk_step(batch, [0], zeros(1))
-    assert (result.terminated[0], result.truncated[0]) == (True, False)
+    [result] = chunk_step(batch, [0], zeros(1))
+    assert (result.terminated, result.truncated) == (True, False)
 
 
 @given(
@@ -58,10 +57,10 @@ def test_constant_reward_sums_to_the_limit_for_any_mixture(limits, chunk):
         batch.reset(index, Start(task=0, split="train", state=index), limit)
     running, total = list(range(len(limits))), np.zeros(len(limits))
     while running:
-        result = chunk_step(batch, running, zeros(len(running), chunk))
-        total[running] += result.reward.sum(1)
-        assert (result.sub_steps >= 1).all() and not result.terminated.any()
-        running = [env for env, cut in zip(running, result.truncated, strict=True) if not cut]
+        results = chunk_step(batch, running, zeros(len(running), chunk))
+        total[running] += [sum(result.reward) for result in results]
+        assert all(result.sub_steps >= 1 and not result.terminated for result in results)
+        running = [env for env, result in zip(running, results, strict=True) if not result.truncated]
     assert total.tolist() == limits
 
 
@@ -135,7 +134,7 @@ def test_a_waiting_chunk_says_until_when_and_finishes_nothing_before() -> None:
     assert [env.finished for env in envs] == [1, 1]
     with pytest.raises(StopIteration) as end:
         next(steps)
-    np.testing.assert_array_equal(end.value.value.reward, [[1.0, 2.0], [3.0, 4.0]])
+    assert [result.reward for result in end.value.value] == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_an_env_that_only_computes_never_yields() -> None:
@@ -143,4 +142,4 @@ def test_an_env_that_only_computes_never_yields() -> None:
     env.reset(Start(task=0, split="train", state=0), 0)
     with pytest.raises(StopIteration) as end:
         next(chunk_steps(SerialBatch([env]), [0], np.zeros((1, 3, 4), np.float32)))
-    assert end.value.value.sub_steps.tolist() == [3]
+    assert [result.sub_steps for result in end.value.value] == [3]

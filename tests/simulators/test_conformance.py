@@ -152,15 +152,12 @@ def test_step_limit_is_exact(name, limit, limit_is, make):
     executed = 0
     for _ in range(10):
         actions = np.zeros((1, 5, simulator.spec.action_dim), np.float32)
-        result = chunk_step(batch, [0], actions)
-        executed += int(result.sub_steps[0])
-        if result.terminated[0] or result.truncated[0]:
+        [result] = chunk_step(batch, [0], actions)
+        executed += result.sub_steps
+        if result.terminated or result.truncated:
             break
     assert executed == limit
-    assert (bool(result.terminated[0]), bool(result.truncated[0])) == (
-        limit_is == "terminated",
-        limit_is == "truncated",
-    )
+    assert (result.terminated, result.truncated) == (limit_is == "terminated", limit_is == "truncated")
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

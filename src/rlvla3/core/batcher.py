@@ -191,12 +191,23 @@ class Batcher:
             return self._pick(queue, queue.pending, now_s)
         return []
 
-    def _expected(self, generator: int) -> bool:
-        """Whether a request could still arrive for this Generator; a pinned slot's goes to its own."""
+    def _expected(self, generator: int) -> int:
+        """Slots whose request could still arrive for this Generator; a pinned slot's goes to its own."""
         stepping, pins = self._slots.stepping_since, self._settings.pins
         if self._settings.routing != "pinned":
-            return bool(stepping)
-        return any(pins[slot] == generator for slot in stepping)
+            return len(stepping)
+        return sum(pins[slot] == generator for slot in stepping)
+
+    def missing(self, generator: int) -> int:
+        """A number of requests, at least 1: with fewer new ones than this, ``take`` gives this free
+        Generator no batch before the time that ``due_s`` tells now."""
+        if self._settings.lockstep:
+            return max(self._slots.stepping(self._stage), 1)
+        queue = self._queue(generator)
+        if not queue.pending:
+            return 1
+        room = self._settings.max_batch_size - queue.samples
+        return max(min(-(-room // self._slots.largest), self._expected(generator)), 1)
 
     def due_s(self, generator: int, free_s: float) -> float:
         """When this free Generator must be looked at again; infinite if only an event helps."""

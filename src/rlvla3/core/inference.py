@@ -147,6 +147,12 @@ class Inference:
         """Whether the Generator is computing a batch."""
         return bool(self._generators[generator].taken)
 
+    def awaited(self) -> float:
+        """How many observations must arrive before the last of them could start a batch; a deadline may
+        start one sooner. Infinite while every Generator is busy."""
+        idle = [g for g in self._generators.values() if self._idle(g)]
+        return min((self._batcher.missing(g.index) for g in idle), default=float("inf"))
+
     def dispatch(self, now_s: float) -> None:
         """Start every inference batch that is due."""
         for generator in self._generators.values():

@@ -55,6 +55,8 @@ class SlotTable:
         self._slots: dict[Slot, SlotState] = {s.slot: SlotState(s) for s in slots}
         self._of_env: dict[Env, SlotState] = {e: s for s in self._slots.values() for e in s.envs}
         self.stages = 1 + max((s.stage for s in self._slots.values()), default=0)
+        self.largest = max((len(s.envs) for s in self._slots.values()), default=1)
+        """Envs of the largest slot."""
         self.stepping_since: dict[Slot, float] = {}
         """Stepping slots in order of time: the first has waited longest."""
         self._stepping = [0] * self.stages

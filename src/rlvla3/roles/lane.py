@@ -4,7 +4,6 @@ A GL context belongs to the thread that made it, so everything about an env happ
 """
 
 import heapq
-import queue
 import threading
 import time
 import traceback
@@ -28,6 +27,7 @@ from rlvla3.messages import (
     TrajectoryReady,
     TrajectoryStart,
 )
+from rlvla3.roles.inbox import Inbox
 from rlvla3.roles.lane_slots import Chunk, Flight, LaneSlot, SlotPlan
 from rlvla3.roles.slab import Slab, gather, put, stamp
 from rlvla3.simulators.api import Observation, Simulator
@@ -63,8 +63,7 @@ class Lane(threading.Thread):
         self._slab = slab
         self._emit = emit
         self._ready = ready
-        # Not a SimpleQueue: its get() waits for ever where a short timeout passes while it takes its lock.
-        self._inbox: queue.Queue[Sequence[tuple[Slot, Any] | None]] = queue.Queue()
+        self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
@@ -135,11 +134,10 @@ class Lane(threading.Thread):
         if self._begun and self._begun[0][0] <= time.monotonic():
             return self._begin_round()
         if not self._later:
-            timeout = max(self._begun[0][0] - time.monotonic(), 0.0) if self._begun else None
-            try:
-                self._later.extend(self._inbox.get(timeout=timeout))
-            except queue.Empty:
+            items = self._inbox.take(self._begun[0][0] if self._begun else None)
+            if items is None:
                 return self._begin_round()
+            self._later.extend(items)
         return self._later.popleft()
 
     def _begin_round(self) -> tuple[Slot, Any]:
@@ -272,16 +270,16 @@ class Lane(threading.Thread):
             try:
                 until_s = next(chunk.steps)
             except StopIteration as end:
-                result: ChunkResult = end.value
+                results: list[ChunkResult] = end.value
             else:
                 heapq.heappush(self._begun, (until_s, next(self._order), slot, chunk))
                 return
         slot.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
-        for i, place in enumerate(chunk.places):
-            reward[place] = result.reward[i]
-            sub_steps[place] = result.sub_steps[i]
-        going = self._finish(slot, result)
+        for place, result in zip(chunk.places, results, strict=True):
+            reward[place] = result.reward
+            sub_steps[place] = result.sub_steps
+        going = self._finish(slot, results)
         self._render(slot, going)
         self._join_newcomers(slot)
         self._post(slot)
@@ -305,22 +303,21 @@ class Lane(threading.Thread):
 
         return add_frame
 
-    def _finish(self, slot: LaneSlot, result: ChunkResult) -> list[int]:
+    def _finish(self, slot: LaneSlot, results: list[ChunkResult]) -> list[int]:
         """Account for the chunk; report ended trajectories; returns the indices that go on."""
         going, cut = [], []
-        for i, index in enumerate(slot.asked):
+        for index, result in zip(slot.asked, results, strict=True):
             flight = slot.flights[index]
             flight.position += 1
-            sub_steps, truncated = int(result.sub_steps[i]), result.truncated[i]
-            flight.sub_steps += sub_steps
-            slot.elapsed[index] += sub_steps
-            flight.reward += sum(result.reward[i].tolist())
-            flight.success |= bool(result.success[i])
-            if result.terminated[i]:
+            flight.sub_steps += result.sub_steps
+            slot.elapsed[index] += result.sub_steps
+            flight.reward += sum(result.reward)
+            flight.success |= result.success
+            if result.terminated:
                 self._end(slot, index, "terminated")
-            elif truncated and flight.credit.channel == "evaluation":
+            elif result.truncated and flight.credit.channel == "evaluation":
                 self._end(slot, index, "truncated")
-            elif truncated:
+            elif result.truncated:
                 cut.append((index, "truncated"))
             elif flight.position == self._chunks and flight.credit.channel == "rollout":
                 cut.append((index, "segment"))
@@ -366,8 +363,8 @@ class Lane(threading.Thread):
 
         What came for others waits in its order, before anything that comes later.
         """
-        while not self._inbox.empty():
-            self._later.extend(self._inbox.get_nowait())
+        while self._inbox:
+            self._later.extend(self._inbox.take() or ())
         if not self._later:
             return
         mine = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]

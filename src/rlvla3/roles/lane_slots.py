@@ -60,5 +60,5 @@ class LaneSlot:
 class Chunk:
     """A chunk that is being executed."""
 
-    steps: Generator[float, None, ChunkResult]
+    steps: Generator[float, None, list[ChunkResult]]
     places: list[tuple[Row, int]]

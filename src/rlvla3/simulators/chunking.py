@@ -12,20 +12,20 @@ from rlvla3.messages import Start
 from rlvla3.simulators.api import Env, EnvBatch, Observation, Step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
 class ChunkResult:
-    """What executing one action chunk gave, for n envs. Arrays are new and may be kept."""
+    """What executing one action chunk gave one env. Plain numbers: one at a time they are slow in arrays."""
 
-    reward: npt.NDArray[np.float32]
-    """[n, C]: reward of each executed sub-step, 0 after the end of the episode."""
-    sub_steps: npt.NDArray[np.int32]
-    """[n]: executed sub-steps, 1…C."""
-    terminated: npt.NDArray[np.bool_]
-    """[n]: the episode ended by its task; never together with ``truncated``."""
-    truncated: npt.NDArray[np.bool_]
-    """[n]: the episode was cut; the observation now is the one to bootstrap from."""
-    success: npt.NDArray[np.bool_]
-    """[n]: the task succeeded at some executed sub-step of this chunk."""
+    reward: list[float]
+    """[C]: reward of each executed sub-step, 0 after the end of the episode."""
+    sub_steps: int = 0
+    """Executed sub-steps, 1…C."""
+    terminated: bool = False
+    """The episode ended by its task; never together with ``truncated``."""
+    truncated: bool = False
+    """The episode was cut; the observation now is the one to bootstrap from."""
+    success: bool = False
+    """The task succeeded at some executed sub-step of this chunk."""
 
 
 def chunk_step(
@@ -33,15 +33,15 @@ def chunk_step(
     indices: Sequence[int],
     actions: npt.NDArray[np.float32],
     on_sub_step: Callable[[int], None] | None = None,
-) -> ChunkResult:
+) -> list[ChunkResult]:
     """Execute one action chunk, waiting wherever an env waits; see ``chunk_steps``."""
     steps = chunk_steps(batch, indices, actions, on_sub_step)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            result: ChunkResult = end.value
-            return result
+            results: list[ChunkResult] = end.value
+            return results
 
 
 def chunk_steps(
@@ -49,7 +49,7 @@ def chunk_steps(
     indices: Sequence[int],
     actions: npt.NDArray[np.float32],
     on_sub_step: Callable[[int], None] | None = None,
-) -> Generator[float, None, ChunkResult]:
+) -> Generator[float, None, list[ChunkResult]]:
     """Execute one action chunk in each named env, stopping each at its first end.
 
     Nothing after the end of an episode is executed or counted. Nothing is rendered here.
@@ -69,10 +69,7 @@ def chunk_steps(
     """
     _check_actions(indices, actions)
     n, chunk = actions.shape[:2]
-    reward = np.zeros((n, chunk), np.float32)
-    # Plain lists while stepping: numbers one at a time are slow in arrays.
-    sub_steps = [0] * n
-    terminated, truncated, success = [False] * n, [False] * n, [False] * n
+    results = [ChunkResult([0.0] * chunk) for _ in indices]
     running = list(range(n))
     for sub_step in range(chunk):
         stepped = indices if len(running) == n else [indices[i] for i in running]
@@ -84,23 +81,18 @@ def chunk_steps(
         for i, step in zip(running, batch.finish(stepped), strict=True):
             if not math.isfinite(step.reward):
                 raise ValueError(f"env {indices[i]}: reward of sub-step {sub_step} is {step.reward}")
-            reward[i, sub_step] = step.reward
-            sub_steps[i] += 1
-            success[i] = success[i] or step.success
-            terminated[i] = step.terminated
-            truncated[i] = step.truncated and not step.terminated
+            result = results[i]
+            result.reward[sub_step] = float(step.reward)
+            result.sub_steps += 1
+            result.success = result.success or bool(step.success)
+            result.terminated = bool(step.terminated)
+            result.truncated = bool(step.truncated) and not result.terminated
             if on_sub_step is not None:
                 on_sub_step(indices[i])
-        running = [i for i in running if not (terminated[i] or truncated[i])]
+        running = [i for i in running if not (results[i].terminated or results[i].truncated)]
         if not running:
             break
-    return ChunkResult(
-        reward=reward,
-        sub_steps=np.array(sub_steps, np.int32),
-        terminated=np.array(terminated, np.bool_),
-        truncated=np.array(truncated, np.bool_),
-        success=np.array(success, np.bool_),
-    )
+    return results
 
 
 def _check_actions(indices: Sequence[int], actions: npt.NDArray[np.float32]) -> None:
@@ -110,8 +102,8 @@ def _check_actions(indices: Sequence[int], actions: npt.NDArray[np.float32]) -> 
         )
     if len(set(indices)) != len(indices):
         raise ValueError(f"envs of one chunk-step must differ, are {list(indices)}")
-    finite = np.isfinite(actions)
-    if not finite.all():
+    if not math.isfinite(actions.sum(dtype=np.float64)):
+        finite = np.isfinite(actions)
         i, sub_step, dimension = (int(k) for k in np.argwhere(~finite)[0])
         raise ValueError(
             f"env {indices[i]}: action of sub-step {sub_step}, dimension {dimension} is "

@@ -7,7 +7,6 @@ carry its commands out. It computes nothing and imports no torch.
 import contextlib
 import heapq
 import os
-import selectors
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from rlvla3.messages import (
 )
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.signals import waking_signals
+from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
 from rlvla3.timeline import Timeline
@@ -58,6 +58,15 @@ _LAST_REAP_S = 5.0
 """Longest wait for a killed process at the end of the run."""
 _WATCH_S = 0.25
 """Longest time between two looks at the observer."""
+
+
+_HOLDS_S = ((float("inf"), 0.02), (5, 0.002))
+"""How long Simulators may be left unread while at least so many observations are awaited before one
+could start a batch: waking up for each costs more than reading it. Little beside a batch."""
+
+
+def _hold_s(awaited: float) -> float:
+    return next((hold_s for least, hold_s in _HOLDS_S if awaited >= least), 0.0)
 
 
 class Observer(Protocol):
@@ -108,7 +117,7 @@ class LocalRuntime:
         self._resume = resume
         self._weights = weights
         self._averaged = averaged
-        self._selector = selectors.DefaultSelector()
+        self._sockets = Sockets()
         self._processes: dict[Member, Process] = {}
         self._events: deque[Event] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -139,8 +148,8 @@ class LocalRuntime:
                 fd = create_memory(name, size)
                 self._memory.append(fd)
                 stack.callback(os.close, fd)
-            stack.callback(self._selector.close)
-            stack.enter_context(waking_signals(self._selector, self.request_stop))
+            stack.callback(self._sockets.close)
+            stack.enter_context(waking_signals(self._sockets.add_waker, self.request_stop))
             stack.callback(self._end_members)
             state = self._resume[1] if self._resume else None
             self.engine = Engine(self._assembly.settings, time.monotonic(), state)
@@ -193,12 +202,8 @@ class LocalRuntime:
                 self._observer.on_watch(engine, now_s)
                 watch_s = now_s + _WATCH_S
             due_s = min(engine.next_deadline_s(), watch_s, self._timers[0][0] if self._timers else watch_s)
-            for key, mask in self._selector.select(max(due_s - time.monotonic(), 0.0)):
-                if isinstance(key.data, Process):
-                    self._exchange(engine, key.data, mask)
-                else:
-                    with contextlib.suppress(BlockingIOError):
-                        key.fileobj.recv(64)  # type: ignore[union-attr]
+            for process, mask in self._sockets.wait(due_s, _hold_s(engine.inference.awaited())):
+                self._exchange(engine, process, mask)
             self._run_timers()
             if engine.next_deadline_s() <= time.monotonic():
                 self._feed(engine, Tick())
@@ -206,14 +211,14 @@ class LocalRuntime:
     def _exchange(self, engine: Engine, process: Process, mask: int) -> None:
         if self._processes.get(process.member) is not process:
             return
-        if mask & selectors.EVENT_WRITE:
+        if mask & WRITE:
             process.connection.flush()
-            self._watch(process)
-        if not mask & selectors.EVENT_READ:
+            self._sockets.watch_room(process)
+        if not mask & READ:
             return
         messages = process.connection.receive()
         if messages is None:
-            self._selector.unregister(process.connection.socket)
+            self._sockets.remove(process)
             self._events.append(MemberLost(member=process.member, reason=self._ending(process)))
             return
         for message in messages:
@@ -266,13 +271,7 @@ class LocalRuntime:
         if process is not None:
             process.connection.send(message)
             if process.connection.unsent:
-                self._watch(process)
-
-    def _watch(self, process: Process) -> None:
-        """Watch for room as long as something is unsent."""
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.connection.unsent else 0)
-        with contextlib.suppress(KeyError):
-            self._selector.modify(process.connection.socket, mask, process)
+                self._sockets.watch_room(process)
 
     def _judge(self, command: ReportEvaluation) -> None:
         score = self._observer.on_evaluation(command, time.monotonic())
@@ -315,7 +314,7 @@ class LocalRuntime:
             self._events.append(MemberLost(member=member, reason=reason))
             return
         self._processes[member] = process
-        self._selector.register(process.connection.socket, selectors.EVENT_READ, process)
+        self._sockets.add(process)
         self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
 
     def _replace(self, command: ReplaceMember) -> None:
@@ -334,8 +333,7 @@ class LocalRuntime:
         if not process.wait(_REAP_S):
             self._after(_REAP_S, lambda: self._bury(command, process))
             return
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(process.connection.socket)
+        self._sockets.remove(process)
         process.close()
         del self._processes[command.member]
         self._succeed(command, process.log_tail())

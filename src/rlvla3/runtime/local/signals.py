@@ -1,7 +1,6 @@
 """Signals that ask a run to end."""
 
 import contextlib
-import selectors
 import signal
 import socket
 import threading
@@ -11,8 +10,9 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def waking_signals(selector: selectors.BaseSelector, ask: Callable[[str], None]) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP call ``ask`` with their names and wake the selector.
+def waking_signals(add_waker: Callable[[socket.socket], None], ask: Callable[[str], None]) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP call ``ask`` with their names, and have data arrive at a
+    socket given to ``add_waker``.
 
     Only the main thread may take signals; in another one nothing is done. What was ignored when the
     run began (``nohup``) stays ignored.
@@ -24,7 +24,7 @@ def waking_signals(selector: selectors.BaseSelector, ask: Callable[[str], None])
     with reader, writer:
         reader.setblocking(False)
         writer.setblocking(False)
-        selector.register(reader, selectors.EVENT_READ, None)
+        add_waker(reader)
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         names = [name for name in _ENDS if signal.getsignal(name) is not signal.SIG_IGN]
         old = {n: signal.signal(n, lambda number, _: ask(signal.Signals(number).name)) for n in names}

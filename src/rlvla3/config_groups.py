@@ -1,0 +1,324 @@
+"""The groups of the configuration tree; ``config.Config`` holds one of each."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rlvla3.algorithms.registry import algorithm_class
+from rlvla3.config_loading import options
+from rlvla3.core.batcher import ORDERS
+from rlvla3.core.sharding import shard_sizes
+from rlvla3.learner.registry import learner_class
+from rlvla3.learner.settings import ImitationSettings
+from rlvla3.plugins import resolve
+from rlvla3.policies.registry import policy_class
+from rlvla3.settings import Settings
+from rlvla3.simulators.registry import simulator_class
+
+Mode = Literal["ss", "as", "aa_barrier", "aa"]
+
+
+class SimulatorConfig(Settings):
+    """The Simulators and how their envs are sharded."""
+
+    kind: str = "synthetic"
+    """Adapter: a built-in name (metaworld, synthetic, gymnasium) or ``module:attribute``."""
+    options: Any = Field(default_factory=dict)
+    """The adapter's own settings."""
+    members: int = Field(default=1, ge=1)
+    """Simulator processes."""
+    envs: int = Field(default=4, ge=1)
+    """Envs of each env batch."""
+    batches: int = Field(default=1, ge=1)
+    """Env batches of each process; lockstep serves them cyclically (``pipe``)."""
+    slots: int | tuple[int, ...] = 1
+    """Shards of each env batch: how many (as even as possible), or their sizes."""
+    lanes: int = Field(default=1, ge=1)
+    """Threads of one process, each stepping its slots in turn: 1 for simulators that compute; more for
+    envs that block while they wait. Envs that say how long they wait (``WaitingEnv``) need one."""
+    chunk: int = Field(default=5, ge=1)
+    """C: actions executed for one inference."""
+
+    @classmethod
+    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """The settings class of the chosen adapter."""
+        return {"options": simulator_class(str(values.get("kind", "synthetic"))).Settings}
+
+    @model_validator(mode="after")
+    def _check(self) -> "SimulatorConfig":
+        if isinstance(self.options, dict):
+            object.__setattr__(self, "options", options(simulator_class(self.kind).Settings, self.options))
+        sizes = self.slot_sizes
+        if sum(sizes) != self.envs or min(sizes) < 1:
+            raise ValueError(
+                f"slots {list(sizes)} must be positive and add up to envs = {self.envs}, "
+                f"they give {sum(sizes)}; nearest: envs={sum(sizes)}, or slots={len(sizes)} for even shards"
+            )
+        return self
+
+    @property
+    def slot_sizes(self) -> tuple[int, ...]:
+        """Envs of each slot of one env batch."""
+        if isinstance(self.slots, tuple):
+            return self.slots
+        if not 1 <= self.slots <= self.envs:
+            raise ValueError(f"slots must lie in 1…envs = {self.envs}, got {self.slots}")
+        return shard_sizes(self.envs, self.slots)
+
+    @property
+    def total_envs(self) -> int:
+        """Envs over all processes."""
+        return self.members * self.batches * self.envs
+
+
+class GeneratorConfig(Settings):
+    """The Generators, dynamic batching and routing."""
+
+    members: int = Field(default=1, ge=1)
+    """Generator processes."""
+    device: str = "auto"
+    """Torch device; ``auto`` takes CUDA when there is one."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads of each process; more than one oversubscribes a small machine."""
+    max_batch_size: int = Field(default=64, ge=1)
+    """Samples (active envs) of an inference batch, never exceeded."""
+    batch_timeout_ms: float = Field(default=200.0, ge=0)
+    """No request waits longer while a Generator could start."""
+    linger_ms: float = Field(default=5.0, ge=0)
+    """How long a free Generator waits for the rest of the previous batch to come back."""
+    order: str = "arrival"
+    """Which requests go first: arrival, round_robin, shortest_slot, oldest_version, or
+    ``module:function`` (a sort key of ``rlvla3.core.batcher.Pending``)."""
+    routing: Literal["any", "least_loaded", "pinned"] = "any"
+    """Which Generator serves a slot: whichever is free, the one with the shortest queue, or a fixed
+    one (slot number modulo Generators, or ``pins``)."""
+    pins: dict[int, int] = Field(default_factory=dict)
+    """Slot -> Generator, for ``routing: pinned``."""
+
+    @field_validator("order")
+    @classmethod
+    def _known_order(cls, value: str) -> str:
+        if value not in ORDERS:
+            built_in = {name: f"rlvla3.core.batcher:{name}" for name in ORDERS}
+            found = resolve("generator.order", value, built_in)
+            if not callable(found):
+                raise ValueError(
+                    f"{value} is {type(found).__name__}; it must be a function from a Pending to a sort key"
+                )
+        return value
+
+
+class TrainerConfig(Settings):
+    """What makes a version."""
+
+    device: str = "auto"
+    """Torch device; ``auto`` takes CUDA when there is one."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads; more than one oversubscribes a small machine."""
+    batch: int = Field(default=16, ge=1)
+    """B: trajectories of one version."""
+    micro_batch: int = Field(default=4, ge=1)
+    """Trajectories handed to the Trainer together, as they finish."""
+    trajectory: Literal["episode", "segment"] = "episode"
+    """What the Trainer consumes: whole episodes, or segments of ``chunks`` chunks of them."""
+    chunks: int = Field(default=0, ge=0)
+    """Chunks of a segment; for episodes 0 (taken from the longest step limit)."""
+    updates: int = Field(default=10, ge=1)
+    """Versions to train."""
+    bootstrap: Literal["generator", "trainer"] = "generator"
+    """Who computes the value of a truncated trajectory's last observation."""
+    max_skipped: int = Field(default=3, ge=1)
+    """Updates in a row that may be skipped (not finite) before the run stops."""
+
+
+class ComponentConfig(Settings):
+    """A component by kind, with its own settings."""
+
+    kind: str
+    """A built-in name or ``module:attribute``."""
+    options: Any = Field(default_factory=dict)
+    """The component's own settings."""
+
+
+class PolicyConfig(ComponentConfig):
+    """The policy."""
+
+    kind: str = "tiny"
+    """A built-in name (tiny, emulated) or ``module:attribute``."""
+
+    @classmethod
+    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """The settings class of the chosen policy."""
+        return {"options": policy_class(str(values.get("kind", "tiny"))).Settings}
+
+    @model_validator(mode="after")
+    def _check(self) -> "PolicyConfig":
+        if isinstance(self.options, dict):
+            object.__setattr__(self, "options", options(policy_class(self.kind).Settings, self.options))
+        return self
+
+
+class AlgorithmConfig(ComponentConfig):
+    """The algorithm: advantages and loss."""
+
+    kind: str = "ppo"
+    """A built-in name (ppo) or ``module:attribute``."""
+
+    @classmethod
+    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """The settings class of the chosen algorithm."""
+        return {"options": algorithm_class(str(values.get("kind", "ppo"))).Settings}
+
+    @model_validator(mode="after")
+    def _check(self) -> "AlgorithmConfig":
+        if isinstance(self.options, dict):
+            object.__setattr__(self, "options", options(algorithm_class(self.kind).Settings, self.options))
+        return self
+
+
+class LearnerConfig(ComponentConfig):
+    """The learner: optimiser, epochs, averaging."""
+
+    kind: str = "reinforcement"
+    """A built-in name (reinforcement, emulated) or ``module:attribute``."""
+
+    @classmethod
+    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """The settings class of the chosen learner."""
+        return {"options": learner_class(str(values.get("kind", "reinforcement"))).Settings}
+
+    @model_validator(mode="after")
+    def _check(self) -> "LearnerConfig":
+        if isinstance(self.options, dict):
+            object.__setattr__(self, "options", options(learner_class(self.kind).Settings, self.options))
+        return self
+
+
+class ScheduleConfig(Settings):
+    """How asynchronous the run is."""
+
+    mode: Mode = "aa"
+    """ss: lockstep rollout, then training. as: asynchronous rollout, then training. aa_barrier:
+    training overlaps the rollout of the same version. aa: no barrier, bounded by max_lag."""
+    max_lag: int = Field(default=1, ge=1)
+    """L: versions that a trajectory may be behind when it is trained; used by ``aa`` only."""
+    streaming: bool = False
+    """Whether ``aa`` starts the gradient of an update before all its trajectories are there."""
+    on_stale: Literal["wait", "drop"] = "wait"
+    """What happens to slow trajectories: their update waits for them, or they are dropped."""
+    deterministic: bool = False
+    """Bit-equal trajectories whatever the processes and arrival order; needs max_lag 0 modes."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether inference waits for a whole stage."""
+        return self.mode == "ss"
+
+    @property
+    def lag(self) -> int:
+        """The bound in force: 0 but for ``aa``."""
+        return self.max_lag if self.mode == "aa" else 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether gradients start as micro-batches arrive."""
+        return self.mode == "aa_barrier" or (self.mode == "aa" and self.streaming)
+
+    @model_validator(mode="after")
+    def _check(self) -> "ScheduleConfig":
+        if self.deterministic and self.mode == "aa":
+            raise ValueError("deterministic needs a mode without lag: ss, as or aa_barrier, not aa")
+        return self
+
+
+class StartsConfig(Settings):
+    """Which episodes are run."""
+
+    weights: tuple[float, ...] = ()
+    """Share of each task among the started episodes; empty: equal."""
+    states: int = Field(default=0, ge=0)
+    """Training states of each task, used cyclically; 0: a new one for each episode."""
+
+
+class EvaluationConfig(Settings):
+    """Evaluation on held-out initial states."""
+
+    every_versions: int = Field(default=0, ge=0)
+    """Versions between evaluations during training; 0: none."""
+    at_start: bool = False
+    """Whether training begins with an evaluation."""
+    episodes: int = Field(default=10, ge=1)
+    """Episodes of each task."""
+    max_envs: int = Field(default=0, ge=0)
+    """Envs that evaluate at the same time while rollouts go on; 0: half of them."""
+    step_limit: Literal["task", "none"] | tuple[int, ...] = "task"
+    """``task``: the step limits of the simulator's settings; ``none``: only its own limit; or one limit
+    for each task, such as a budget that training, with more slack, works towards."""
+    videos: int = Field(default=0, ge=0)
+    """Episodes of each task recorded as mp4."""
+
+
+class CheckpointConfig(Settings):
+    """What is kept on disk."""
+
+    every_versions: int = Field(default=20, ge=0)
+    """Versions between checkpoints; 0: only at the end. The best version is kept besides."""
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept."""
+
+
+class HealthConfig(Settings):
+    """When a member counts as hanging, and how often it is replaced."""
+
+    heartbeat_timeout_s: float = Field(default=15.0, gt=0)
+    """Silence after which a member is lost."""
+    startup_timeout_s: float = Field(default=300.0, gt=0)
+    """Time a member may take to get ready."""
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """Time a slot may take from its actions to its next observation."""
+    inference_timeout_s: float = Field(default=120.0, gt=0)
+    """Time an inference batch may take."""
+    update_timeout_s: float = Field(default=1800.0, gt=0)
+    """Time an update may take."""
+    restarts: int = Field(default=3, ge=0)
+    """Replacements of each member over the run."""
+    start_attempts: int = Field(default=2, ge=1)
+    """Times an episode start is tried before it is given up."""
+
+
+class LogConfig(Settings):
+    """Where figures go, besides ``metrics.jsonl``."""
+
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Log to Weights & Biases, if it is installed."""
+    trace: bool = False
+    """Write a timeline ``trace.json`` that Perfetto opens."""
+
+
+class DemonstrationsConfig(Settings):
+    """Scripted demonstrations for the warm start."""
+
+    per_task: int = Field(default=40, ge=1)
+    """Successful episodes of each task."""
+    speed: tuple[float, float] = (0.6, 0.9)
+    """Range of the factor that slows each episode's expert down (1: as the expert moves)."""
+    noise: float = Field(default=0.1, ge=0)
+    """Standard deviation of the noise on executed actions (labels have none)."""
+    stride: int = Field(default=3, ge=1)
+    """Every so-manieth sub-step becomes a sample."""
+    workers: int = Field(default=2, ge=1)
+    """Processes that collect."""
+    simulator: dict[str, Any] = Field(default_factory=dict)
+    """Options of the simulator that are different while demonstrating (another camera, say)."""
+
+
+class ImitationConfig(Settings):
+    """The supervised warm start."""
+
+    demonstrations: DemonstrationsConfig = DemonstrationsConfig()
+    """What is imitated."""
+    options: ImitationSettings = ImitationSettings()
+    """Settings of the optimisation."""
