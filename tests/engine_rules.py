@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 
 from rlvla3.core.engine import Engine
-from rlvla3.messages import RunInference, Stop
+from rlvla3.messages import ObservationReady, RunInference, Stop
 from rlvla3.runtime.virtual import Report, VirtualRuntime
 
 EPSILON_S = 1e-9
@@ -31,6 +31,7 @@ class Rules:
         self.row_slot: dict[int, int] = {}
         self.up: set[str] = set()
         self.last_s = 0.0
+        self.awaited, self.deadline_s = float("inf"), 0.0
         self.ending = False
         self.oldest: dict[int, int] = {}
         self.channel: dict[int, str] = {}
@@ -53,6 +54,7 @@ class Rules:
         if self.engine.stopped and not any(isinstance(c, Stop) for c in commands):
             return
         self.check_promise(now_s)
+        self.check_awaited(now_s, event, commands)
         self.last_s = now_s
         self.take_event(now_s, event)
         for command in commands:
@@ -199,6 +201,13 @@ class Rules:
             and generator not in self.running
             and generator not in self.loading
         )
+
+    def check_awaited(self, now_s, event, commands):
+        """One observation, a request for each channel, starts no batch where more are awaited."""
+        starts = any(isinstance(command, RunInference) for command in commands)
+        if isinstance(event, ObservationReady) and now_s < self.deadline_s and starts:
+            assert self.awaited <= 2, f"{self.awaited} were awaited when one started a batch"
+        self.awaited, self.deadline_s = self.engine.inference.awaited(), self.engine.next_deadline_s()
 
     def check_promise(self, now_s):
         """No request waited past its timeout while a Generator could have started."""
