@@ -203,10 +203,10 @@ class Rules:
         )
 
     def check_awaited(self, now_s, event, commands):
-        """One observation, a request for each channel, starts no batch where more are awaited."""
+        """One observation starts no batch where more are awaited."""
         starts = any(isinstance(command, RunInference) for command in commands)
         if isinstance(event, ObservationReady) and now_s < self.deadline_s and starts:
-            assert self.awaited <= 2, f"{self.awaited} were awaited when one started a batch"
+            assert self.awaited <= 1, f"{self.awaited} were awaited when one started a batch"
         self.awaited, self.deadline_s = self.engine.inference.awaited(), self.engine.next_deadline_s()
 
     def check_promise(self, now_s):

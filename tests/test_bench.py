@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlvla3.assembly import Assembly
-from rlvla3.benchmarks.processor_time import processor_time_s, wake_up
+from rlvla3.benchmarks.processor_time import processor_time_s, waits, wake_up
 from rlvla3.benchmarks.schedule import CASES, RECIPE, Case, Result, measure
 from rlvla3.commands import benching
 from rlvla3.config import load_config
@@ -29,6 +29,7 @@ def result(**changes: Any) -> Result:
         "steps": 8680,
         "executed": 9000,
         "cpu_s": 0.9,
+        "waits": 18_000,
         "predicted": 434.0,
     }
     return Result(**(values | changes))
@@ -58,6 +59,7 @@ def test_rows_are_computed_from_the_window() -> None:
     assert (rows["aa/ratio"].value, rows["aa/ratio"].bound) == (1.0, 0.95)
     assert (rows["aa/cpu_s_per_1k"].value, rows["aa/cpu_s_per_1k"].bound) == (pytest.approx(0.1), 0.2)
     assert rows["aa/window_s"].value == 20.0
+    assert rows["aa/waits_per_step"].value == 2.0
 
 
 def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,10 @@ def test_processor_time_is_that_of_this_and_other_processes() -> None:
 
 
 def test_waking_up_costs_something() -> None:
+    before = waits([os.getpid()])
     found = wake_up(times=3, pause_s=0.001)
+    assert waits([os.getpid()]) - before >= 6, "three bare waits and three pauses"
+    assert 0 < found.bare_s < 0.1
     assert 0 < found.hot_s < 0.1
     assert 0 < found.cold_s < 0.1
 
@@ -102,6 +107,7 @@ def test_a_short_run_measures_something_sensible(tmp_path: Path) -> None:
     # Sleeps bound it from above; a busy machine may be slower.
     assert 0.3 < found.ratio < 1.1
     assert 0 < found.cpu_s_per_1k < 5
+    assert 0.1 < found.waits_per_step < 10
 
 
 def accept() -> Any:

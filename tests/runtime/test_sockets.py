@@ -64,6 +64,25 @@ def test_a_generator_ends_the_moment_and_simulators_are_read_before_it() -> None
         assert [peer.member for peer, _ in found[:-1]] == ["simulator-0", "simulator-1"]
 
 
+def test_silence_is_not_looked_at_again_and_again() -> None:
+    with watched("simulator-0") as (sockets, [peer]):
+        assert sockets.wait(soon_s(), 0.01) == []
+        peer.there.send(b"x")
+        start_s = time.monotonic()
+        assert sockets.wait(soon_s(), LONG_S) == [(peer, READ)]
+        assert time.monotonic() - start_s < LONG_S / 2, "the first message after silence ends a wait"
+        start_s = time.monotonic()
+        assert sockets.wait(soon_s(), 0.05) == [(peer, READ)]
+        assert time.monotonic() - start_s >= 0.05, "the next ones do not"
+
+
+def test_a_simulator_that_is_gone_is_noticed_while_it_is_held() -> None:
+    with watched("simulator-0") as (sockets, [peer]):
+        peer.there.close()
+        assert sockets.wait(soon_s(), 0.01) == [(peer, READ)]
+        assert peer.connection.receive() is None
+
+
 def test_after_a_held_wait_simulators_end_waits_again() -> None:
     with watched("simulator-0") as (sockets, [peer]):
         assert sockets.wait(time.monotonic(), 0.01) == []

@@ -1,17 +1,18 @@
 """The scheduling benchmark through the local runtime: real processes, messages and slabs.
 
-The same settings as ``rlvla3.schedule_benchmark`` has in virtual time. The 32 slots sleep as threads of
-one Simulator process: on a small machine this costs less than half the CPU time of four processes of
-eight, because fewer processes wake up and a batch is answered with one message.
+The same settings as ``rlvla3.schedule_benchmark`` has in virtual time. The 32 slots wait in one
+lane of one Simulator process: on a small machine this costs less than half the CPU time of four processes
+of eight, because fewer processes wake up and a batch is answered with one message.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rlvla3.assembly import Assembly
-from rlvla3.benchmarks.processor_time import processor_time_s
+from rlvla3.benchmarks.processor_time import processor_time_s, waits
 from rlvla3.config import load_config
 from rlvla3.core.engine import Engine
 from rlvla3.errors import UserError
@@ -95,6 +96,8 @@ class Result:
     executed: int
     cpu_s: float
     """CPU seconds of the controller and all members in the window."""
+    waits: int
+    """How often they waited for something in the window: so often they had to wake up."""
     predicted: float
     """Steps/s of the same settings in virtual time."""
 
@@ -113,6 +116,11 @@ class Result:
         """CPU seconds for 1000 executed steps."""
         return 1000 * self.cpu_s / self.executed
 
+    @property
+    def waits_per_step(self) -> float:
+        """Waits for each executed step, of all processes."""
+        return self.waits / self.executed
+
     def rows(self) -> list[Row]:
         """The figures, with what is required of them."""
         name = self.case.name
@@ -120,6 +128,7 @@ class Result:
             Row(name=f"{name}/ratio", value=self.ratio, unit="", bound=self.case.required),
             Row(name=f"{name}/steps_s", value=self.steps_per_s, unit="steps/s"),
             Row(name=f"{name}/cpu_s_per_1k", value=self.cpu_s_per_1k, unit="s", bound=MOST_CPU_S),
+            Row(name=f"{name}/waits_per_step", value=self.waits_per_step, unit=""),
             Row(name=f"{name}/window_s", value=self.window_s, unit="s"),
             Row(name=f"{name}/predicted_steps_s", value=self.predicted, unit="steps/s"),
         ]
@@ -131,6 +140,7 @@ class _Mark:
     executed: int
     trained: int
     cpu_s: float
+    waits: int
 
 
 class _Window:
@@ -152,6 +162,7 @@ class _Window:
                 executed=statistics.sub_steps,
                 trained=statistics.trained_sub_steps,
                 cpu_s=processor_time_s(self._pids()),
+                waits=waits([os.getpid(), *self._pids()]),
             )
             self.marks.append(mark)
             if engine.intake.version == self._last:
@@ -199,5 +210,6 @@ def measure(case: Case, updates: int | None = None) -> Result:
         steps=end.trained - first.trained if case.trains else executed,
         executed=executed,
         cpu_s=end.cpu_s - first.cpu_s,
+        waits=end.waits - first.waits,
         predicted=predicted_steps_s(case.name),
     )

@@ -36,6 +36,7 @@ def command(what: str, only: str, updates: int | None, json: Path | None) -> Non
     show(results, machine)
     if json is not None:
         rows = [
+            Row(name="machine/wake_up_us", value=1e6 * machine.bare_s, unit="us"),
             Row(name="machine/work_us", value=1e6 * machine.hot_s, unit="us"),
             Row(name="machine/work_after_a_pause_us", value=1e6 * machine.cold_s, unit="us"),
         ]
@@ -52,8 +53,8 @@ def holds(result: Result) -> bool:
 def show(results: list[Result], machine: WakeUp) -> None:
     """A row for each case, and what the machine charges for waking up."""
     table = Table(title="scheduling benchmark, steady state")
-    columns = ("case", "steps/s", "of", "ratio", "required", "virtual", "CPU s / 1000", "window")
-    for title in columns:
+    figures = ("steps/s", "of", "ratio", "required", "virtual", "CPU s / 1000", "waits / step", "window")
+    for title in ("case", *figures):
         table.add_column(title, justify="left" if title == "case" else "right")
     for result in results:
         case = result.case
@@ -65,12 +66,13 @@ def show(results: list[Result], machine: WakeUp) -> None:
             f">= {case.required:.2f}",
             f"{result.predicted:.1f}",
             f"{result.cpu_s_per_1k:.3f} (<= {MOST_CPU_S})",
+            f"{result.waits_per_step:.2f}",
             f"{result.window_s:.1f} s after version {case.skip}",
         )
     Console().print(table)
     load = os.getloadavg()[0]
     typer.echo(f"load average of the last minute: {load:.2f} on {len(os.sched_getaffinity(0))} cores")
     typer.echo(
-        f"decoding a batch of 32 requests costs {1e6 * machine.hot_s:.0f} us of CPU at once, "
-        f"{1e6 * machine.cold_s:.0f} us after a pause of 20 ms"
+        f"waking up costs {1e6 * machine.bare_s:.0f} us of CPU; decoding a batch of 32 requests "
+        f"{1e6 * machine.hot_s:.0f} us at once, {1e6 * machine.cold_s:.0f} us after a pause of 20 ms"
     )

@@ -148,8 +148,8 @@ class Inference:
         return bool(self._generators[generator].taken)
 
     def awaited(self) -> float:
-        """How many observations must arrive before the last of them could start a batch; a deadline may
-        start one sooner. Infinite while every Generator is busy."""
+        """About how many observations must arrive before the last of them could start a batch. Infinite
+        while every Generator is busy. Deadlines, and trajectories that end, may start one sooner."""
         idle = [g for g in self._generators.values() if self._idle(g)]
         return min((self._batcher.missing(g.index) for g in idle), default=float("inf"))
 

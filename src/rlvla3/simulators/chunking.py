@@ -102,8 +102,8 @@ def _check_actions(indices: Sequence[int], actions: npt.NDArray[np.float32]) -> 
         )
     if len(set(indices)) != len(indices):
         raise ValueError(f"envs of one chunk-step must differ, are {list(indices)}")
-    if not math.isfinite(actions.sum(dtype=np.float64)):
-        finite = np.isfinite(actions)
+    finite = np.isfinite(actions)
+    if not finite.all():
         i, sub_step, dimension = (int(k) for k in np.argwhere(~finite)[0])
         raise ValueError(
             f"env {indices[i]}: action of sub-step {sub_step}, dimension {dimension} is "

@@ -61,11 +61,13 @@ _WATCH_S = 0.25
 
 
 _HOLDS_S = ((float("inf"), 0.02), (5, 0.002))
-"""How long Simulators may be left unread while at least so many observations are awaited before one
-could start a batch: waking up for each costs more than reading it. Little beside a batch."""
+"""How long Simulators may be left unread while about so many observations are awaited before one could
+start a batch: waking up for each costs more than reading it. Little beside a batch, and beside a
+trajectory, whose end waits as long before its env is given the next start."""
 
 
 def _hold_s(awaited: float) -> float:
+    """See ``_HOLDS_S``."""
     return next((hold_s for least, hold_s in _HOLDS_S if awaited >= least), 0.0)
 
 

@@ -18,6 +18,8 @@ class Sockets:
         self._simulators = selectors.DefaultSelector()
         self._all.register(self._simulators, READ)
         self._holding = False
+        self._silent = False
+        """The last wait with patience ended with nothing to read."""
 
     def close(self) -> None:
         """Forget all."""
@@ -50,9 +52,12 @@ class Sockets:
         """Wait until a socket is ready, or the monotonic time ``until_s``; which are, and for what.
 
         For ``hold_s`` Simulators do not end the wait, and it does not last longer: one wake-up then
-        serves several of their messages. They come first in the answer: their observations should be
-        known when a Generator says that it is free.
+        serves several of their messages. After one that was for nothing their next message ends the
+        wait, so that silence costs no wake-ups. They come first in the answer: their observations
+        should be known when a Generator says that it is free.
         """
+        if self._silent:
+            hold_s = 0.0
         if hold_s:
             until_s = min(until_s, time.monotonic() + hold_s)
         if hold_s and not self._holding:
@@ -68,4 +73,5 @@ class Sockets:
             elif isinstance(key.fileobj, socket.socket):
                 with contextlib.suppress(BlockingIOError):
                     key.fileobj.recv(64)
+        self._silent = self._holding and not ready and not found
         return found
