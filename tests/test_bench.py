@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlvla3.assembly import Assembly
-from rlvla3.benchmarks.processor_time import processor_time_s, waits, wake_up
+from rlvla3.benchmarks.processor_time import WakeUp, processor_time_s, waits, wake_up
 from rlvla3.benchmarks.schedule import CASES, RECIPE, Case, Result, measure
 from rlvla3.commands import benching
 from rlvla3.config import load_config
@@ -63,6 +63,7 @@ def test_rows_are_computed_from_the_window() -> None:
 
 
 def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "wake_up", lambda: WakeUp(bare_s=1e-5, hot_s=1e-6, cold_s=1e-5))
     for changes, code in (({}, None), ({"steps": 8000}, 1), ({"cpu_s": 2.0}, 1)):
         monkeypatch.setattr(benching, "measure", lambda case, updates, c=changes: result(case=case, **c))
         if code is None:
