@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlvla3.messages import Member
 from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
 from rlvla3.runtime.local.transport import ControllerConnection
 
@@ -14,7 +15,7 @@ LONG_S = 60.0
 class Peer:
     """What ``Sockets`` knows of a process: its name and our end; ``there`` is the member's."""
 
-    def __init__(self, member: str) -> None:
+    def __init__(self, member: Member) -> None:
         self.member = member
         ours, self.there = socket.socketpair()
         self.connection = ControllerConnection(ours)
@@ -22,7 +23,8 @@ class Peer:
 
 @contextmanager
 def watched(*members: str) -> Iterator[tuple[Sockets, list[Peer]]]:
-    sockets, peers = Sockets(), [Peer(member) for member in members]
+    sockets = Sockets([Member("simulator-0"), Member("simulator-1")])
+    peers = [Peer(Member(member)) for member in members]
     for peer in peers:
         sockets.add(peer)
     try:

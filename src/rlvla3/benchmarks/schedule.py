@@ -75,7 +75,7 @@ CASES = (
             "learner.options.ms_per_sample=0",
             "generator.members=2",
             "generator.max_batch_size=16",
-            "generator.linger_ms=5",
+            "generator.linger_ms=7",
             "generator.routing=any",
         ),
         trains=False,

@@ -60,7 +60,7 @@ _WATCH_S = 0.25
 """Longest time between two looks at the observer."""
 
 
-_HOLDS_S = ((float("inf"), 0.02), (5, 0.002))
+_HOLDS_S = ((float("inf"), 0.02), (5, 0.001))
 """How long Simulators may be left unread while about so many observations are awaited before one could
 start a batch: waking up for each costs more than reading it. Little beside a batch, and beside a
 trajectory, whose end waits as long before its env is given the next start."""
@@ -119,7 +119,7 @@ class LocalRuntime:
         self._resume = resume
         self._weights = weights
         self._averaged = averaged
-        self._sockets = Sockets()
+        self._sockets = Sockets(assembly.settings.topology.simulators)
         self._processes: dict[Member, Process] = {}
         self._events: deque[Event] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []

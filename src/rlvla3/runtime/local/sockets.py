@@ -4,7 +4,9 @@ import contextlib
 import selectors
 import socket
 import time
+from collections.abc import Collection
 
+from rlvla3.messages import Member
 from rlvla3.runtime.local.processes import Process
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -13,7 +15,8 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 class Sockets:
     """The members' sockets, and one that wakes ``wait`` up."""
 
-    def __init__(self) -> None:
+    def __init__(self, simulators: Collection[Member]) -> None:
+        self._patient = frozenset(simulators)
         self._all = selectors.DefaultSelector()
         self._simulators = selectors.DefaultSelector()
         self._all.register(self._simulators, READ)
@@ -31,7 +34,7 @@ class Sockets:
         self._all.register(waker, READ)
 
     def _of(self, process: Process) -> selectors.BaseSelector:
-        return self._simulators if process.member.startswith("simulator") else self._all
+        return self._simulators if process.member in self._patient else self._all
 
     def add(self, process: Process) -> None:
         """Wait for what it sends."""
