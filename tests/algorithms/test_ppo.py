@@ -13,6 +13,7 @@ def inputs() -> LossInputs:
     return LossInputs(
         log_prob=torch.tensor([1.5, 0.5]).log().requires_grad_(True),
         behaviour_log_prob=torch.zeros(2),
+        proximal_log_prob=torch.zeros(2),
         value=torch.tensor([0.5, 3.0], requires_grad=True),
         behaviour_value=torch.zeros(2),
         entropy=torch.tensor([2.0, 4.0]),
@@ -32,6 +33,11 @@ def test_the_loss_is_the_weighted_sum_of_its_parts() -> None:
         "policy_loss": -0.2,
         "value_loss": 1.3125,
     }
+
+
+@pytest.mark.parametrize("correction", ["none", "decoupled"])
+def test_only_the_decoupled_correction_asks_for_a_proximal_policy(correction) -> None:
+    assert PPO(PPOSettings(correction=correction)).proximal == (correction == "decoupled")
 
 
 def test_value_only_holds_the_policy() -> None:

@@ -13,11 +13,13 @@ from rlvla3.learner.reinforcement import Reinforcement
 from rlvla3.learner.settings import ReinforcementSettings
 
 
-def learner(model=None, seed=0, streaming=False, recompute_values=False, gamma=0.0, **settings):
+def learner(
+    model=None, seed=0, streaming=False, recompute_values=False, gamma=0.0, correction="decoupled", **settings
+):
     settings = {"minibatch": 16, "lr": 1e-3, "value_warm_up": 0, **settings}
     return Reinforcement(
         model or bandit.build(),
-        PPO(PPOSettings(gamma=gamma)),
+        PPO(PPOSettings(gamma=gamma, correction=correction)),
         ReinforcementSettings(**settings),
         seed=seed,
         streaming=streaming,
@@ -62,6 +64,32 @@ def test_without_learning_the_ratio_stays_one() -> None:
     assert metrics["clip_fraction"] == 0.0
     assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-3)
     assert all(np.array_equal(before[name], array) for name, array in trained.weights("rollout").items())
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_stale_chunks_get_their_log_prob_under_the_present_policy(streaming) -> None:
+    """One version behind; what the present version makes keeps the Generator's own."""
+    trained = learner(lr=3e-2, streaming=streaming)
+    stale = bandit.rollout(trained.model, 4, 2, version=0)
+    step(trained, 40)
+    fresh = bandit.rollout(trained.model, 4, 2, version=1, first=80)
+    for trajectories, slab in (stale, fresh):
+        trained.ingest(trajectories, slab)
+    old, new = trained._parts
+    with torch.no_grad():
+        expected = trained.model.evaluate(old.prefix, old.observation, old.record).log_prob.numpy()
+    np.testing.assert_allclose(old.proximal, expected, rtol=1e-5)
+    assert np.abs(old.proximal - old.record["log_prob"]).max() > 1e-2
+    assert np.array_equal(new.proximal, new.record["log_prob"])
+    assert not trained.update().skipped
+
+
+def test_without_lag_the_correction_changes_no_bit() -> None:
+    results = [learner(correction=correction) for correction in ("none", "decoupled")]
+    for trained in results:
+        step(trained, 0)
+        step(trained, 12)
+    assert same(*results)
 
 
 def test_value_warm_up_holds_the_policy() -> None:

@@ -46,6 +46,9 @@ class LossInputs:
     """[B], [B, C] or [B, C, A], with gradient."""
     behaviour_log_prob: Tensor
     """Of the same shape."""
+    proximal_log_prob: Tensor
+    """Under the policy at the start of the update, of the same shape; the behaviour's where an algorithm
+    does not ask for it (``proximal``)."""
     value: Tensor
     """[B], with gradient."""
     behaviour_value: Tensor
@@ -64,6 +67,9 @@ class Algorithm(Protocol):
     """An algorithm, built from its own settings."""
 
     Settings: ClassVar[type[Settings]]
+
+    proximal: bool
+    """Whether the loss needs log-probs under the policy at the start of the update."""
 
     def __init__(self, settings: Any) -> None: ...
 

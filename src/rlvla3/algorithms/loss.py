@@ -29,6 +29,7 @@ def importance_ratio(log_prob: Tensor, behaviour: Tensor, mask: Tensor, limit: f
 def clipped_policy_loss(
     log_prob: Tensor,
     behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
     advantage: Tensor,
     mask: Tensor,
     *,
@@ -36,46 +37,60 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float,
     log_ratio_limit: float,
+    weight_limit: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's pessimistic clipped loss, a mean over unmasked elements.
+    """PPO's pessimistic clipped loss around a proximal policy, a mean over unmasked elements.
+
+    With r = π/π_proximal and w = min(π_proximal/π_behaviour, weight_limit) an element's loss is
+    −w · min(r·A, clip(r)·A): the trust region does not depend on how old the data are (decoupled PPO,
+    arXiv 2110.00641, equation 5). Where both policies are one, w = 1 and this is PPO.
 
     Args:
         log_prob: [B, ...] with gradient, at any ratio level.
         behaviour_log_prob: of the same shape.
+        proximal_log_prob: of the same shape.
         advantage: [B]; every element of a chunk has the chunk's advantage.
         mask: [B] bool.
         clip_low: ratios below 1 − clip_low gain nothing.
         clip_high: ratios above 1 + clip_high gain nothing.
         dual_clip: bound (> 1) on the loss of a negative advantage; 0 switches it off.
-        log_ratio_limit: bound of the log-ratio.
+        log_ratio_limit: bound of both log-ratios.
+        weight_limit: bound of w.
 
     Returns:
-        The loss and detached ``kl`` (the non-negative estimate E[r − 1 − log r]),
-        ``clip_fraction`` and ``ratio_mean``.
+        The loss and, detached, of the behaviour policy: ``kl`` (the non-negative estimate
+        E[ρ − 1 − log ρ]) and ``ratio_mean`` of ρ = π/π_behaviour; of the proximal one: ``clip_fraction``
+        (r outside the trust region), ``weight_mean`` and ``weight_max`` of w.
     """
-    if log_prob.shape != behaviour_log_prob.shape or advantage.shape != log_prob.shape[:1]:
+    shapes = log_prob.shape, behaviour_log_prob.shape, proximal_log_prob.shape
+    if len(set(shapes)) > 1 or advantage.shape != log_prob.shape[:1]:
         raise ValueError(
-            f"log_prob {tuple(log_prob.shape)}, behaviour {tuple(behaviour_log_prob.shape)} and advantage "
-            f"{tuple(advantage.shape)} must be [B, ...], the same, and [B]"
+            f"log_prob {tuple(shapes[0])}, behaviour {tuple(shapes[1])}, proximal {tuple(shapes[2])} and "
+            f"advantage {tuple(advantage.shape)} must be [B, ...], the same, the same, and [B]"
         )
     if mask.shape != advantage.shape:
         raise ValueError(f"mask {tuple(mask.shape)} must be [B] = {tuple(advantage.shape)}")
     wide = (-1, *(1,) * (log_prob.ndim - 1))
     advantage = torch.where(mask, advantage, torch.zeros_like(advantage)).view(wide).expand_as(log_prob)
     mask = mask.view(wide).expand_as(log_prob)
-    ratio = importance_ratio(log_prob, behaviour_log_prob, mask, log_ratio_limit)
+    ratio = importance_ratio(log_prob, proximal_log_prob, mask, log_ratio_limit)
+    weight = importance_ratio(proximal_log_prob, behaviour_log_prob, mask, log_ratio_limit)
+    weight = weight.detach().clamp(max=weight_limit)
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = torch.maximum(-ratio * advantage, -clipped * advantage)
     if dual_clip:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
     with torch.no_grad():
         outside = (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
+        whole = importance_ratio(log_prob, behaviour_log_prob, mask, log_ratio_limit)
         metrics = {
-            "kl": masked_mean(ratio - 1.0 - ratio.log(), mask),
+            "kl": masked_mean(whole - 1.0 - whole.log(), mask),
             "clip_fraction": masked_mean(outside.to(ratio.dtype), mask),
-            "ratio_mean": masked_mean(ratio, mask),
+            "ratio_mean": masked_mean(whole, mask),
+            "weight_mean": masked_mean(weight, mask),
+            "weight_max": torch.where(mask, weight, torch.zeros_like(weight)).max(),
         }
-    return masked_mean(loss, mask), metrics
+    return masked_mean(weight * loss, mask), metrics
 
 
 def value_loss(

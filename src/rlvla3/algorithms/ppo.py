@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,13 @@ class PPOSettings(Settings):
     """Weight of the entropy bonus, where the policy has an entropy."""
     log_ratio_limit: float = Field(default=20.0, gt=0)
     """Bound of the log-ratio before it is exponentiated."""
+    correction: Literal["none", "decoupled"] = "decoupled"
+    """What trajectories of an earlier version are corrected by. ``none``: the trust region lies around the
+    behaviour policy, so that with a lag of one version two updates have the room of one. ``decoupled``:
+    it lies around the policy at the start of the update, and each chunk is weighted by how much more (or
+    less) likely that policy was to act so. Equal without lag."""
+    weight_limit: float = Field(default=2.0, ge=1)
+    """Bound of that weight."""
 
 
 class PPO:
@@ -45,6 +52,7 @@ class PPO:
 
     def __init__(self, settings: PPOSettings) -> None:
         self.settings = settings
+        self.proximal = settings.correction == "decoupled"
 
     def estimates(self, rollouts: Rollouts) -> tuple[Estimates, dict[str, float]]:
         """GAE of padded trajectories; metrics: the mean discounted return of a chunk."""
@@ -71,12 +79,14 @@ class PPO:
         policy, metrics = clipped_policy_loss(
             inputs.log_prob,
             inputs.behaviour_log_prob,
+            inputs.proximal_log_prob,
             inputs.advantage,
             inputs.mask,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             log_ratio_limit=settings.log_ratio_limit,
+            weight_limit=settings.weight_limit,
         )
         value = value_loss(
             inputs.value,

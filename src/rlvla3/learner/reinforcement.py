@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,7 @@ class Reinforcement:
             raise ValueError(
                 f"behaviour version {part.version.max()} is newer than the learner's {self.version}"
             )
+        part = self._with_proximal(part)
         self._parts.append(part)
         self._trajectories.extend(trajectories)
         self._estimate_means.add(metrics, len(part))
@@ -162,6 +163,21 @@ class Reinforcement:
         metrics |= {"skipped_updates": float(self.skipped), "version": float(self.version)}
         self._forget()
         return UpdateReport(skipped=skipped, metrics=metrics)
+
+    def _with_proximal(self, samples: Samples) -> Samples:
+        """With the log-probs of chunks of earlier versions under the present one, where the algorithm asks
+        for them. For chunks of the present version they are what the Generator recorded."""
+        if not self.algorithm.proximal:
+            return samples
+        proximal = samples.proximal.copy()
+        earlier = np.flatnonzero(samples.version < self.version)
+        with torch.no_grad():
+            for first in range(0, len(earlier), self.settings.minibatch):
+                chosen = earlier[first : first + self.settings.minibatch]
+                piece = samples.take(chosen)
+                evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
+                proximal[chosen] = evaluation.log_prob.cpu().numpy()
+        return replace(samples, proximal=proximal)
 
     def _epochs(self, samples: Samples) -> dict[str, float]:
         if self._fault is not None:
@@ -244,6 +260,7 @@ class Reinforcement:
         return LossInputs(
             log_prob=log_prob,
             behaviour_log_prob=torch.from_numpy(piece.record["log_prob"]).to(device),
+            proximal_log_prob=torch.from_numpy(piece.proximal).to(device),
             value=value,
             behaviour_value=torch.from_numpy(piece.record["value"]).to(device),
             entropy=entropy,

@@ -30,6 +30,9 @@ class Samples:
     observation: Fields
     record: Fields
     prefix: tuple[Tensor, ...]
+    proximal: npt.NDArray[np.float32]
+    """Log-prob under the policy at the start of the update, of the record's shape; the record's own (the
+    behaviour policy's) until somebody computes it."""
     advantage: Tensor
     """Not normalised [B]."""
     returns: Tensor
@@ -49,6 +52,7 @@ class Samples:
             observation={name: array[index] for name, array in self.observation.items()},
             record={name: array[index] for name, array in self.record.items()},
             prefix=tuple(tensor.index_select(0, at.to(tensor.device)) for tensor in self.prefix),
+            proximal=self.proximal[index],
             advantage=self.advantage[at],
             returns=self.returns[at],
             episode=self.episode[index],
@@ -75,6 +79,7 @@ def join(parts: Sequence[Samples]) -> Samples:
         observation={n: np.concatenate([p.observation[n] for p in parts]) for n in first.observation},
         record={n: np.concatenate([p.record[n] for p in parts]) for n in first.record},
         prefix=tuple(torch.cat(tensors) for tensors in zip(*(p.prefix for p in parts), strict=True)),
+        proximal=np.concatenate([p.proximal for p in parts]),
         advantage=torch.cat([p.advantage for p in parts]),
         returns=torch.cat([p.returns for p in parts]),
         episode=np.concatenate([p.episode for p in parts]),
@@ -107,6 +112,7 @@ def gather(
             observation=observation,
             record=record,
             prefix=prefix,
+            proximal=record["log_prob"],
             advantage=advantage[end - len(ids["episode"]) : end],
             returns=returns[end - len(ids["episode"]) : end],
             episode=ids["episode"],
