@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "accept"
 COMMAND = str(Path(sys.executable).with_name("rlvla3"))
-DEMO_SEEDS = (2201, 2202, 2203, 2204, 2205)
+DEMO_SEEDS = (2301, 2302, 2303, 2304, 2305)
 """Seeds that no setting was chosen on; each has initial states of its own too."""
 CAMERA_SEEDS = (3201, 3202, 3203)
 AT_MOST = ("cpu_s_per_1k", "seconds", "p", "high", "lag_max")

@@ -18,7 +18,7 @@ from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
 from rlvla3.messages import FieldSpec, Trajectory
 from rlvla3.settings import Settings
-from rlvla3.simulators.api import Observation, SimulatorSpec, Step
+from rlvla3.simulators.api import Observation, SimulatorSpec
 from rlvla3.simulators.synthetic import SPLITS, DelayEnv, Synthetic, SyntheticSettings
 
 
@@ -30,11 +30,11 @@ class EchoEnv(DelayEnv):
         super().__init__(settings)
         self._asked = np.zeros(4, np.float32)
 
-    def step(self, action: np.ndarray) -> Step:
-        """Execute an action that answers this env's last observation."""
+    def begin(self, action: np.ndarray) -> float:
+        """Begin a sub-step with an action that answers this env's last observation."""
         if not np.array_equal(action[:4], self._asked):
             raise ValueError(f"action {action[:4]} does not answer observation {self._asked}")
-        return super().step(action)
+        return super().begin(action)
 
     def observe(self) -> Observation:
         """``echo`` float32 [4], and a picture."""

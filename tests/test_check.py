@@ -93,6 +93,10 @@ def test_no_warning_where_nothing_is_wrong() -> None:
         (("schedule.mode=as", "schedule.max_lag=2"), "schedule.max_lag"),
         (("schedule.mode=as", "schedule.streaming=true"), "schedule.streaming"),
         (("schedule.mode=as", "schedule.on_stale=drop"), "schedule.on_stale"),
+        (
+            ("algorithm.options.correction=none", "algorithm.options.weight_limit=3"),
+            "algorithm.options.weight_limit",
+        ),
         (("trainer.batch=15", "trainer.micro_batch=15"), "trainer.batch"),
         (("trainer.micro_batch=50",), "trainer.micro_batch"),
         (("evaluation.max_envs=3",), "evaluation.max_envs"),

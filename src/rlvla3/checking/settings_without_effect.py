@@ -128,6 +128,15 @@ def _lag(config: Config) -> Iterator[Finding]:
         )
 
 
+def _correction(config: Config) -> Iterator[Finding]:
+    options = config.algorithm.options
+    if getattr(options, "correction", "") == "none" and _changed(options, "weight_limit"):
+        yield Finding(
+            field="algorithm.options.weight_limit",
+            text="correction none weighs nothing: it has no effect; leave it out or use correction=decoupled",
+        )
+
+
 def _training(config: Config) -> Iterator[Finding]:
     trainer = config.trainer
     if trainer.batch % trainer.micro_batch:
@@ -255,6 +264,7 @@ _RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _routing,
     _simulators,
     _lag,
+    _correction,
     _training,
     _evaluation,
 )
