@@ -43,7 +43,7 @@ def clipped_policy_loss(
 
     With r = π/π_proximal and w = min(π_proximal/π_behaviour, weight_limit) an element's loss is
     −w · min(r·A, clip(r)·A): the trust region does not depend on how old the data are (decoupled PPO,
-    arXiv 2110.00641, equation 5). Where both policies are one, w = 1 and this is PPO.
+    arXiv 2110.00641). Where both policies are one, w = 1 and this is PPO.
 
     Args:
         log_prob: [B, ...] with gradient, at any ratio level.
