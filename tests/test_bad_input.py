@@ -9,57 +9,20 @@ from typing import Any
 
 import pytest
 from live import Watcher
+from refusals import SMALL, refused, run_folder
 
 from rlvla3.assembly import Assembly
-from rlvla3.cli import main
 from rlvla3.config import load_config
-from rlvla3.config_loading import dump
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
-from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
-
-SMALL = (
-    "schedule-benchmark",
-    *("simulator.envs=4", "simulator.slots=4", "simulator.lanes=4"),
-    *("trainer.batch=4", "trainer.micro_batch=4", "trainer.updates=1"),
-)
 
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a command is refused with."""
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert end.value.code == 2, printed
-    lines = printed.err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("rlvla3: "), printed.err
-    assert "Traceback" not in printed.err + printed.out
-    return lines[0]
-
-
-def run_folder(name: str, *overrides: str, kind: str = "checkpoint") -> Path:
-    """A run that has ended, without having run it; ``kind`` best: of weights only."""
-    config = load_config(SMALL[0], [*SMALL[1:], *overrides])
-    with RunFolder.create(name) as run:
-        run.describe(dump(config))
-    learner = EmulatedLearner(EmulatedLearnerSettings(), streaming=False)
-    description = Description(
-        version=1, score=None, fingerprint=Assembly(config).fingerprint(), config=config.model_dump_json()
-    )
-    kept = Kept(Path(name) / checkpoint.CHECKPOINTS, 1)
-    if kind == "checkpoint":
-        kept.save(learner, description, "{}")
-    else:
-        kept.save_best(learner.weights("rollout"), description)
-    return Path(name)
 
 
 CONFIGURATIONS = [
@@ -92,13 +55,33 @@ CONFIGURATIONS = [
         ("imitation.demonstrations.simulator:", "the same observation"),
     ),
     (("imitation.demonstrations.simulator={cv: -1}",), ("imitation.demonstrations.simulator.cv", "0")),
-    (("simulator.kind=metawrld",), ("simulator.kind", "did you mean metaworld")),
+    (("simulator.kind=metawrld",), ("simulator.kind", "did you mean 'metaworld'")),
     (("policy.kind=tny",), ("policy.kind", "did you mean 'tiny'")),
     (("learner.kind=emulate",), ("learner.kind", "did you mean 'emulated'")),
     (("algorithm.kind=pp",), ("algorithm.kind", "did you mean 'ppo'")),
     (("policy.kind=json:Nothing",), ("policy.kind", "no attribute 'Nothing'")),
     (("simulator.kind=json:Nothing",), ("simulator.kind", "no attribute 'Nothing'")),
     (("policy.kind=nothing_here:Thing",), ("policy.kind", "no module 'nothing_here'")),
+    (("simulator.slots=[0,32]",), ("command line: ", "slots [0, 32]", "at least one env", "slots=2")),
+    (("simulator.slots=some",), ("simulator.slots", "must be an integer or must be a list")),
+    (("simulator.envs=2000000000",), ("simulator.envs", "less than or equal to 1000000")),
+    (("simulator.members=2000", "simulator.envs=1000"), ("2000 x 1 x 1000", "at most 1000000 envs")),
+    (("evaluation.episodes=2000000000",), ("evaluation.episodes", "less than or equal to")),
+    (("generator.device=gpuu",), ("command line: generator.device", "cuda:N", "gpuu")),
+    (("trainer.device=gpuu",), ("command line: trainer.device", "cuda:N", "gpuu")),
+    (("imitation.demonstrations.speed=[0.9,0.6]",), ("demonstrations.speed", "0 < lowest <= highest")),
+    (("simulator.options.colours=[red,red]",), ("colours must differ", "red, red")),
+    (("simulator.options.colours=[]",), ("simulator.options.colours: must have at least 1 item, it has 0",)),
+    (("name=",), ("command line: name", "got ''")),
+    (("name=../evil",), ("command line: name", "letters, digits", "../evil")),
+    (("generator.batch_timeout_ms=.inf",), ("generator.batch_timeout_ms", "finite")),
+    (("algorithm.options.clip_low=.nan",), ("algorithm.options.clip_low", "finite")),
+    (("generator.order=os:getcwd",), ("generator.order", "os:getcwd must be a function", "TypeError")),
+    (("generator.order=math:pi",), ("generator.order", "math:pi must be a function", "TypeError")),
+    (("policy.kind=json:loads",), ("policy.kind", "must be a class, it is a function")),
+    (("learner.kind=json:JSONDecoder",), ("learner.kind", "has no Settings, build")),
+    (("simulator.kind=json:JSONDecoder",), ("simulator.kind", "has no Settings, spec, make, expert")),
+    (("algorithm.kind=json:JSONDecoder",), ("algorithm.kind", "has no Settings, estimates, loss")),
 ]
 
 
@@ -110,8 +93,8 @@ def test_configuration(
     line = refused(capsys, command, "schedule-benchmark", *overrides)
     for part in parts:
         assert part in line
-    # A refused start leaves nothing behind that would make the mended one "used".
-    assert not (Path("runs") / "schedule-benchmark" / "config.yaml").exists()
+    # A refused start leaves nothing behind.
+    assert not list(Path("runs").glob("*"))
 
 
 @pytest.mark.metaworld
@@ -128,6 +111,17 @@ def test_unknown_task(capsys: pytest.CaptureFixture[str]) -> None:
         ("bad.yaml", b"a: [1\n", ("bad.yaml:2", "not valid YAML")),
         ("circle.yaml", b"extends: circle.yaml\n", ("circle.yaml", "circle")),
         ("binary.yaml", b"\xff\xfe\x00", ("binary.yaml", "UTF-8")),
+        ("empty.yaml", b"# nothing\n", ("empty.yaml: is empty", "key: value")),
+        (
+            "slots.yaml",
+            b"extends: reach\nsimulator:\n  members: 1\n  slots: [3, 4]\n",
+            ("slots.yaml:4: simulator: slots [3, 4]", "nearest: envs=7"),
+        ),
+        (
+            "micro.yaml",
+            b"extends: reach\ntrainer:\n  micro_batch: 99\n",
+            ("micro.yaml:3: trainer.micro_batch = 99", "at most 48"),
+        ),
     ],
 )
 def test_recipe(
@@ -156,6 +150,8 @@ def test_recipe(
         ),
         (("check", "schedule-benchmark", "--json", "."), ("Is a directory", "another file")),
         (("demo", "nothing"), ("'nothing'", "recipes: ")),
+        (("settings", "reach", "--prefix", "trainr"), ("--prefix trainr", "did you mean 'trainer'")),
+        (("train", "nowhere", "--resume"), ("'nowhere'", "to resume, give a run folder")),
     ],
 )
 def test_command_line(
@@ -197,7 +193,7 @@ def test_damaged_checkpoint(command: str, how: str, capsys: pytest.CaptureFixtur
     }[command]
     line = refused(capsys, *arguments)
     assert str(file) in line and "another" in line
-    assert not Path("new/config.yaml").exists()
+    assert not Path("new").exists()
 
 
 def test_checkpoint_of_another_model_or_simulator(capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,29 +266,10 @@ def test_weights_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere: no checkpoint here" in refused(capsys, "train", *SMALL, "weights=nowhere")
 
 
-def test_resume(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("empty").mkdir()
-    line = refused(capsys, "train", *SMALL, "--folder", "empty", "--resume")
-    assert "empty: holds no run" in line and "without --resume" in line
-    run_folder("weights-only", kind="best")
-    line = refused(capsys, "train", *SMALL, "--folder", "weights-only", "--resume")
-    assert "weights only" in line and "weights=weights-only" in line
-
-
-def test_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    run_folder("used")
-    assert "--resume" in refused(capsys, "train", *SMALL, "--folder", "used")
-    with RunFolder.create("busy"):
-        assert "in use by process" in refused(capsys, "train", *SMALL, "--folder", "busy")
-    Path("file").write_text("")
-    line = refused(capsys, "train", *SMALL, "--folder", "file/run")
-    assert "file/run: cannot be written" in line and "another run folder" in line
-
-
 def test_folders_to_write_into(capsys: pytest.CaptureFixture[str]) -> None:
     run_folder("run", kind="best")
     Path("file").write_text("")
-    assert "file/videos" in refused(capsys, "eval", "run", "--videos", "file/videos")
+    assert "file/videos" in refused(capsys, "eval", "run", "evaluation.videos=1", "--videos", "file/videos")
     assert "file: exists already" in refused(capsys, "export", "run", "file")
 
 

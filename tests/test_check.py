@@ -1,5 +1,6 @@
 """``rlvla3 check``: derived numbers, warnings, and that every accepted count runs exactly."""
 
+import importlib.util
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from rlvla3.assembly import Assembly
 from rlvla3.checking.derived import derived
+from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
 from rlvla3.cli import main
 from rlvla3.commands.checking import read_costs
@@ -251,3 +253,37 @@ def _runs_exactly(whole: Assembly) -> None:
     done = predict(whole, COSTS, 1).engine
     assert done.statistics.trained == 2 * config.trainer.batch
     assert done.intake.version == 2
+
+
+def missing(recipe: str, *overrides: str) -> dict[str, str]:
+    made = Assembly(load_config(recipe, list(overrides)))
+    return {finding.field: finding.text for finding in lacking(made.config, derived(made))}
+
+
+def test_what_this_machine_lacks() -> None:
+    assert missing("reach") == {}
+    assert (
+        "lower simulator.members or envs"
+        in missing("reach", "simulator.envs=100000", "simulator.slots=10000")["memory"]
+    )
+    assert "MiB left" in missing("reach", "policy.options.width=8192", "policy.options.layers=256")["memory"]
+
+
+@pytest.mark.parametrize("field", ["generator.device", "trainer.device"])
+def test_a_device_that_is_not_there(field: str) -> None:
+    found = missing("reach", f"{field}=cuda:77")
+    assert found[field].startswith("cuda:77: torch cannot use it here") and "use auto or cpu" in found[field]
+    assert missing("schedule-benchmark", f"{field}=cuda:77") == {}  # nothing of it uses torch
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
+def test_a_package_that_is_not_there() -> None:
+    assert "pip install 'rlvla3[wandb]'" in missing("reach", "log.wandb=online")["log.wandb"]
+
+
+def test_the_size_of_the_tiny_policy_is_estimated_from_its_architecture() -> None:
+    """Within a tenth of the presets' own names, 1.4 and 3.5 million numbers of 4 bytes."""
+    for size in (1.4, 3.5):
+        found = Assembly(load_config("reach", [f"policy.options.size={size}M"]))
+        weights = next(row.value for row in derived(found) if row.name == "weights")
+        assert weights * 2**20 / 4 == pytest.approx(size * 1e6, rel=0.1)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,16 @@ def test_no_arguments_show_the_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["rlvla3"])
-    with pytest.raises(SystemExit) as end:
-        main()
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in ends}
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+        # The process's own command line: the work is done, so a late Ctrl-C must not look like a failure.
+        assert all(signal.getsignal(number) is signal.SIG_IGN for number in ends)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert end.value.code == 0
     assert "Usage: rlvla3" in capsys.readouterr().out
 

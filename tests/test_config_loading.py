@@ -328,7 +328,7 @@ texts = st.one_of(
         ]
     ),
 )
-numbers = st.floats(allow_nan=False)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | numbers | texts,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from live import Command, alive, wait_for
+from refusals import run_folder
 
 from rlvla3 import cli
 
@@ -108,6 +109,28 @@ def test_cloning_ends_with_one_line(number: int, code: int, line: str, tmp_path:
         assert command.wait(20.0) == code, command.text
         assert command.text.strip().splitlines()[-1] == f"rlvla3: {line}"
         assert "Traceback" not in command.text
+        assert not children_of(command.pid)
+    finally:
+        command.close()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_ends_with_one_line(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_folder("run", kind="best")
+    command = Command(tmp_path, "eval", "run", "simulator.options.step_limits=100000")
+    try:
+        wait_for(lambda: "eval 0:00" in command.text, what="the first figures")
+        command.send(number)
+        assert command.wait(20.0) == 128 + number, command.text
+        name = signal.Signals(number).name
+        assert command.text.strip().splitlines()[-2:] == [
+            f"ending: {name}",  # nothing is saved
+            f"rlvla3: ended by {name} before all episodes had ended: no result; run it again",
+        ]
         assert not children_of(command.pid)
     finally:
         command.close()

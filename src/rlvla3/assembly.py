@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from rlvla3.algorithms.api import Algorithm
+from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
 from rlvla3.core.batcher import ORDERS
 from rlvla3.core.settings import (
@@ -88,6 +90,22 @@ class Assembly:
     def policy(self) -> Policy:
         """The policy family."""
         return policy_class(self.config.policy.kind)(self.config.policy.options, self.interface)
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm.
+
+        Raises:
+            UserError: it does not say whether it needs the policy at the start of the update.
+        """
+        config = self.config.algorithm
+        made = algorithm_class(config.kind)(config.options)
+        if not isinstance(getattr(made, "proximal", None), bool):
+            raise UserError(
+                f"algorithm.kind = {config.kind!r}: its attribute proximal must be True or False; "
+                "see rlvla3.algorithms.api"
+            )
+        return made
 
     @cached_property
     def chunks(self) -> int:

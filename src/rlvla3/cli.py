@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlvla3.errors import UserError
+from rlvla3.errors import EndedBySignal, UserError
 
 app = typer.Typer(
     name="rlvla3",
@@ -191,11 +191,15 @@ def demo(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; what a user can mend is one line and exit code 2."""
+    """Run the command line and exit; what a user can mend is one line and exit code 2.
+
+    ``arguments``: instead of the process's own. With its own this is the whole process: a signal that
+    comes when the work is done no longer ends it, so that a result never looks like a failure.
+    """
     sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, restored=arguments is not None):
             code = app(given, prog_name="rlvla3", standalone_mode=False)
     except UserError as error:
         _refuse(str(error))
@@ -204,28 +208,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
     except (typer.Abort, KeyboardInterrupt):
         _refuse("interrupted", _SIGNALLED + signal.SIGINT)
-    except _EndedBy as end:
+    except EndedBySignal as end:
         name = "interrupted" if end.number == signal.SIGINT else f"ended by {signal.Signals(end.number).name}"
-        _refuse(name, _SIGNALLED + end.number)
+        _refuse(end.line or name, _SIGNALLED + end.number)
     raise SystemExit(code or 0)
 
 
-class _EndedBy(BaseException):
-    """A signal that ends the command, as an exception so that everything is put away on the way out."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 @contextlib.contextmanager
-def _ended_by(*ends: signal.Signals) -> Iterator[None]:
-    """Turn these signals into ``_EndedBy``, unless something else was made of them (``nohup``)."""
+def _ended_by(*ends: signal.Signals, restored: bool) -> Iterator[None]:
+    """Turn these signals into ``EndedBySignal``, unless something else was made of them (``nohup``).
+
+    ``restored``: whether they are afterwards what they were before, or are ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _: object) -> None:
-        raise _EndedBy(number)
+        raise EndedBySignal(number)
 
     usual = (signal.SIG_DFL, signal.default_int_handler)
     old = {number: handler for number in ends if (handler := signal.getsignal(number)) in usual}
@@ -235,7 +235,7 @@ def _ended_by(*ends: signal.Signals) -> Iterator[None]:
         yield
     finally:
         for number, handler in old.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if restored else signal.SIG_IGN)
 
 
 def _refuse(text: str, code: int = 2) -> NoReturn:

@@ -31,8 +31,8 @@ RENAMED: dict[str, str] = {}
 class Config(Settings):
     """Everything about a run."""
 
-    name: str = "run"
-    """Name of the run; the default run folder is ``runs/NAME``."""
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=100)
+    """Name of the run, of letters, digits and _.+-; the default run folder is ``runs/NAME``."""
     description: str = ""
     """What the recipe is for."""
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -74,7 +74,8 @@ class Config(Settings):
         if largest > self.generator.max_batch_size:
             raise ValueError(
                 f"generator.max_batch_size = {self.generator.max_batch_size} is smaller than a slot of "
-                f"{largest} envs, which is served whole; use max_batch_size >= {largest} or more slots"
+                f"{largest} envs, which is served whole; use max_batch_size >= {largest} or more slots "
+                "(simulator.slots, simulator.envs)"
             )
         if self.trainer.trajectory == "segment" and not self.trainer.chunks:
             raise ValueError("trainer.chunks must be at least 1 for trainer.trajectory: segment, got 0")

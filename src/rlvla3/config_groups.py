@@ -1,22 +1,29 @@
 """The groups of the configuration tree; ``config.Config`` holds one of each."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config_loading import options
-from rlvla3.core.batcher import ORDERS
+from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.sharding import shard_sizes
 from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
-from rlvla3.plugins import resolve
+from rlvla3.messages import Member, Request, Slot, Version
+from rlvla3.plugins import in_words, resolve
 from rlvla3.policies.registry import policy_class
 from rlvla3.settings import Settings
 from rlvla3.simulators.registry import simulator_class
 
 Mode = Literal["ss", "as", "aa_barrier", "aa"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu|npu)(:[0-9]+)?)$")]
+"""``auto`` or a device of torch."""
+MOST_ENVS = 1_000_000
+"""Envs of a run; the controller keeps a note of each."""
+_MOST_MEMBERS = 4096
+_MOST_EPISODES = 100_000
 
 
 class SimulatorConfig(Settings):
@@ -26,18 +33,18 @@ class SimulatorConfig(Settings):
     """Adapter: a built-in name (metaworld, synthetic, gymnasium) or ``module:attribute``."""
     options: Any = Field(default_factory=dict)
     """The adapter's own settings."""
-    members: int = Field(default=1, ge=1)
+    members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Simulator processes."""
-    envs: int = Field(default=4, ge=1)
+    envs: int = Field(default=4, ge=1, le=MOST_ENVS)
     """Envs of each env batch."""
-    batches: int = Field(default=1, ge=1)
+    batches: int = Field(default=1, ge=1, le=MOST_ENVS)
     """Env batches of each process; lockstep serves them cyclically (``pipe``)."""
     slots: int | tuple[int, ...] = 1
     """Shards of each env batch: how many (as even as possible), or their sizes."""
-    lanes: int = Field(default=1, ge=1)
+    lanes: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Threads of one process, each stepping its slots in turn: 1 for simulators that compute; more for
     envs that block while they wait. Envs that say how long they wait (``WaitingEnv``) need one."""
-    chunk: int = Field(default=5, ge=1)
+    chunk: int = Field(default=5, ge=1, le=1000)
     """C: actions executed for one inference."""
 
     @classmethod
@@ -49,13 +56,26 @@ class SimulatorConfig(Settings):
     def _check(self) -> "SimulatorConfig":
         if isinstance(self.options, dict):
             object.__setattr__(self, "options", options(simulator_class(self.kind).Settings, self.options))
-        sizes = self.slot_sizes
-        if sum(sizes) != self.envs or min(sizes) < 1:
+        if self.total_envs > MOST_ENVS:
             raise ValueError(
-                f"slots {list(sizes)} must be positive and add up to envs = {self.envs}, "
-                f"they give {sum(sizes)}; nearest: envs={sum(sizes)}, or slots={len(sizes)} for even shards"
+                f"members x batches x envs = {self.members} x {self.batches} x {self.envs} must be at most "
+                f"{MOST_ENVS} envs; use fewer"
             )
+        self._check_slots()
         return self
+
+    def _check_slots(self) -> None:
+        sizes, even = self.slot_sizes, min(len(self.slot_sizes), self.envs)
+        if not sizes or min(sizes) < 1:
+            raise ValueError(
+                f"slots {list(sizes)} must each have at least one env; leave out those that have none, or "
+                f"use slots={max(even, 1)} for even shards"
+            )
+        if sum(sizes) != self.envs:
+            raise ValueError(
+                f"slots {list(sizes)} must add up to envs = {self.envs}, they give {sum(sizes)}; nearest: "
+                f"envs={sum(sizes)}, or slots={even} for even shards"
+            )
 
     @property
     def slot_sizes(self) -> tuple[int, ...]:
@@ -72,14 +92,42 @@ class SimulatorConfig(Settings):
         return self.members * self.batches * self.envs
 
 
+def try_order(name: str, key: Any) -> None:
+    """Make sure that ``key`` orders requests, by two of them.
+
+    Raises:
+        ValueError: it is no function from a Pending to a sort key.
+    """
+    two = []
+    for seq in (0, 1):
+        request = Request(slot=Slot(seq), seq=seq, kind="act", channel="rollout", rows=(seq,), chunks=(0,))
+        two.append(
+            Pending(
+                request,
+                member=Member("simulator-0"),
+                stage=0,
+                arrival_s=float(seq),
+                served=seq,
+                oldest_version=Version(0),
+            )
+        )
+    try:
+        sorted(two, key=key)
+    except Exception as error:  # whatever a function of the user's does
+        raise ValueError(
+            f"{name} must be a function from a rlvla3.core.batcher.Pending to a sort key; called with one "
+            f"it fails: {in_words(error)}"
+        ) from error
+
+
 class GeneratorConfig(Settings):
     """The Generators, dynamic batching and routing."""
 
-    members: int = Field(default=1, ge=1)
+    members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Generator processes."""
-    device: str = "auto"
-    """Torch device; ``auto`` takes CUDA when there is one."""
-    threads: int = Field(default=1, ge=1)
+    device: Device = "auto"
+    """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one."""
+    threads: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Torch threads of each process; more than one oversubscribes a small machine."""
     max_batch_size: int = Field(default=64, ge=1)
     """Samples (active envs) of an inference batch, never exceeded."""
@@ -102,19 +150,16 @@ class GeneratorConfig(Settings):
         if value not in ORDERS:
             built_in = {name: f"rlvla3.core.batcher:{name}" for name in ORDERS}
             found = resolve("generator.order", value, built_in)
-            if not callable(found):
-                raise ValueError(
-                    f"{value} is {type(found).__name__}; it must be a function from a Pending to a sort key"
-                )
+            try_order(value, found)
         return value
 
 
 class TrainerConfig(Settings):
     """What makes a version."""
 
-    device: str = "auto"
-    """Torch device; ``auto`` takes CUDA when there is one."""
-    threads: int = Field(default=1, ge=1)
+    device: Device = "auto"
+    """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one."""
+    threads: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Torch threads; more than one oversubscribes a small machine."""
     batch: int = Field(default=16, ge=1)
     """B: trajectories of one version."""
@@ -248,7 +293,7 @@ class EvaluationConfig(Settings):
     """Versions between evaluations during training; 0: none."""
     at_start: bool = False
     """Whether training begins with an evaluation."""
-    episodes: int = Field(default=10, ge=1)
+    episodes: int = Field(default=10, ge=1, le=_MOST_EPISODES)
     """Episodes of each task."""
     max_envs: int = Field(default=0, ge=0)
     """Envs that evaluate at the same time while rollouts go on; 0: half of them."""
@@ -309,10 +354,20 @@ class DemonstrationsConfig(Settings):
     """Standard deviation of the noise on executed actions (labels have none)."""
     stride: int = Field(default=3, ge=1)
     """Every so-manieth sub-step becomes a sample."""
-    workers: int = Field(default=2, ge=1)
+    workers: int = Field(default=2, ge=1, le=_MOST_MEMBERS)
     """Processes that collect."""
     simulator: dict[str, Any] = Field(default_factory=dict)
     """Options of the simulator that are different while demonstrating (another camera, say)."""
+
+    @field_validator("speed")
+    @classmethod
+    def _a_range(cls, value: tuple[float, float]) -> tuple[float, float]:
+        low, high = value
+        if not 0 < low <= high:
+            raise ValueError(
+                f"must be a range [lowest, highest] with 0 < lowest <= highest, it is [{low:g}, {high:g}]"
+            )
+        return value
 
 
 class ImitationConfig(Settings):

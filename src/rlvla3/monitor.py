@@ -121,8 +121,19 @@ class Monitor:
         display: Display,
         phase: str,
         best: float = float("-inf"),
+        version: int = 0,
     ) -> None:
-        """``best``: score of the best weights kept so far, in a resumed run."""
+        """Watch a run.
+
+        Args:
+            assembly: what runs.
+            metrics: where figures go.
+            display: what people see.
+            phase: what the display calls it.
+            best: score of the best weights kept so far, in a resumed run.
+            version: what a pure evaluation evaluates.
+        """
+        self._version = version
         self._assembly = assembly
         self._metrics = metrics
         self._display = display
@@ -169,7 +180,8 @@ class Monitor:
             self._evaluated[0] += event.success
             self._evaluated[1] += 1
         elif isinstance(event, StopRequested):
-            self._note(f"ending: {event.reason}; saving a checkpoint first")
+            first = "; saving a checkpoint first" if engine.ending.saves else ""
+            self._note(f"ending: {event.reason}{first}")
 
     def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
         """Keep time accounts and the update's figures."""
@@ -302,7 +314,7 @@ class Monitor:
             phase=self._phase,
             elapsed_s=self._elapsed_s(now_s),
             left_s=self._left_s(engine, now_s),
-            version=engine.intake.version,
+            version=engine.intake.version if self._assembly.training else self._version,
             versions=self._assembly.config.trainer.updates if self._assembly.training else 0,
             env_steps=now.sub_steps + now.evaluation_sub_steps,
             steps_per_s=last["steps_per_s"] if last and seconds < _SHORT_S else steps / seconds,
@@ -319,7 +331,9 @@ class Monitor:
     def _left_s(self, engine: Engine, now_s: float) -> float:
         elapsed_s, config = self._elapsed_s(now_s), self._assembly.config
         if not self._assembly.training:
-            return -1.0
+            done = self._evaluated[1]
+            every = len(self._assembly.settings.evaluation.starts)
+            return elapsed_s / done * (every - done) if done else -1.0
         done = engine.intake.version - self._first_version
         left = elapsed_s / done * (config.trainer.updates - engine.intake.version) if done else -1.0
         if config.budget_s:

@@ -2,10 +2,13 @@
 
 import difflib
 import importlib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlvla3.errors import UserError
+from rlvla3.settings import Settings
 
 
 def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
@@ -17,7 +20,8 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
         built_in: name → ``module:attribute``.
 
     Raises:
-        UserError: unknown name (with the nearest one), module or attribute.
+        UserError: unknown name (with the nearest one), module or attribute, or a module that fails
+            while it is imported.
     """
     target = built_in.get(kind, kind)
     module_name, colon, attribute = target.partition(":")
@@ -33,6 +37,48 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
         raise UserError(
             f"{what} = {kind!r}: no module {error.name!r}; install it or correct the name"
         ) from error
-    if not hasattr(module, attribute):
-        raise UserError(f"{what} = {kind!r}: module {module_name!r} has no attribute {attribute!r}")
-    return getattr(module, attribute)
+    except Exception as error:  # whatever a module of the user's does while it is imported
+        raise UserError(f"{what} = {kind!r}: importing {module_name!r} fails: {in_words(error)}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise UserError(
+            f"{what} = {kind!r}: module {module_name!r} has no attribute {attribute!r}; correct the name"
+        ) from None
+
+
+def component(what: str, kind: str, built_in: Mapping[str, str], needs: Sequence[str], api: str) -> Any:
+    """The class that ``kind`` names, with its ``Settings`` and everything else that it needs.
+
+    Args:
+        what, kind, built_in: as for ``resolve``.
+        needs: attributes that it must have besides ``Settings``.
+        api: the module that says what they are, for messages.
+
+    Raises:
+        UserError: as for ``resolve``, or it is no class, or lacks something.
+    """
+    found = resolve(what, kind, built_in)
+    if not isinstance(found, type):
+        raise UserError(f"{what} = {kind!r} must be a class, it is {_article(found)}; see {api}")
+    missing = [name for name in ("Settings", *needs) if not hasattr(found, name)]
+    if missing:
+        raise UserError(f"{what} = {kind!r} has no {', '.join(missing)}; see {api}")
+    settings: Any = getattr(found, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, Settings)):
+        raise UserError(f"{what} = {kind!r}: its Settings must be a subclass of rlvla3.settings.Settings")
+    return found
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as one line: its type, what it says, and the place where that is known."""
+    text = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or isinstance(error, SyntaxError):  # which says itself where
+        return text
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

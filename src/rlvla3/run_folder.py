@@ -36,6 +36,11 @@ PACKAGES = (
 """Packages whose versions are recorded."""
 
 
+CONFIG = "config.yaml"
+"""What every run folder has: the resolved configuration."""
+_LOCK = ".lock"
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader or a crash sees the old text or the new one, never a part.
 
@@ -166,9 +171,11 @@ class RunFolder:
     processes started without ``close_fds`` would keep it, so the descriptor is not inheritable.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, made: bool) -> None:
+        """``made``: the folder was not there before; it goes again if nothing is put into it."""
         self.path = path
         self._lock = lock
+        self._made = made
 
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":
@@ -194,7 +201,7 @@ class RunFolder:
             UserError: it holds no run, is in use, or cannot be written.
         """
         folder = Path(path)
-        if not (folder / "config.yaml").is_file():
+        if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no run (no config.yaml); start one without --resume")
         return cls._locked(folder)
 
@@ -209,14 +216,13 @@ class RunFolder:
 
     @classmethod
     def _locked(cls, folder: Path) -> "RunFolder":
-        lock = folder / ".lock"
+        lock, made = folder / _LOCK, not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise UserError(
-                f"{folder}: cannot be written: {error.strerror}; choose another run folder"
-            ) from error
+            why = "it is a file" if folder.is_file() else error.strerror
+            raise UserError(f"{folder}: cannot be written: {why}; choose another run folder") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -231,15 +237,23 @@ class RunFolder:
             raise UserError(
                 f"{folder}: its file system has no locks ({error.strerror}); choose another run folder"
             ) from error
+        if not _same_file(descriptor, lock):  # whoever held it has just removed it
+            os.close(descriptor)
+            return cls._locked(folder)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-        return cls(folder, descriptor)
+        return cls(folder, descriptor, made)
 
     def close(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Give the lock back; a second call does nothing. A start that was refused leaves no folder."""
+        if self._lock < 0:
+            return
+        if self._made and {entry.name for entry in self.path.glob("*")} <= {_LOCK}:
+            with contextlib.suppress(OSError):
+                (self.path / _LOCK).unlink()
+                self.path.rmdir()
+        os.close(self._lock)
+        self._lock = -1
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -257,7 +271,7 @@ class RunFolder:
     @property
     def config(self) -> Path:
         """The resolved configuration."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG
 
     @property
     def versions(self) -> Path:
@@ -310,6 +324,13 @@ class RunFolder:
             UserError: it cannot be written.
         """
         write_json(self.summary, summary)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def _holder(descriptor: int) -> Holder:

@@ -238,9 +238,9 @@ def test_presets_have_the_size_they_are_named_by(size, millions) -> None:
 @pytest.mark.parametrize(
     ("changes", "interface", "message"),
     [
-        ({"heads": 3}, {}, "policy.heads = 3 must divide policy.width = 32"),
+        ({"heads": 3}, {}, "policy.options.heads = 3 must divide policy.options.width = 32"),
         ({"unfreeze_last_blocks": 3}, {}, "at most 2"),
-        ({"patch": 16}, {"shape": (24, 16, 3)}, "policy.patch = 16 must divide the 24×16 pixels"),
+        ({"patch": 16}, {"shape": (24, 16, 3)}, "policy.options.patch = 16 must divide the 24×16 pixels"),
         ({}, {"dtype": "int32"}, "int32"),
     ],
 )

@@ -81,7 +81,7 @@ def test_too_much_memory_is_one_clear_line(monkeypatch) -> None:
     opened = []
     create = os.memfd_create
     monkeypatch.setattr(payloads.os, "memfd_create", lambda *a: opened.append(create(*a)) or opened[-1])
-    with pytest.raises(UserError, match=r"slab: \d+ MiB .* cannot be reserved .* lower trainer.batch"):
+    with pytest.raises(UserError, match=r"slab: \d+ MiB .* cannot be reserved .* lower .* trainer.batch"):
         create_memory("slab", 1 << 62)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])

@@ -13,9 +13,9 @@ def test_built_in_and_out_of_tree_names():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("metawrld", "did you mean metaworld"),
-        ("nowhere.at_all:Thing", "cannot be loaded"),
-        ("rlvla3.simulators.synthetic:Missing", "cannot be loaded"),
+        ("metawrld", "did you mean 'metaworld'"),
+        ("nowhere.at_all:Thing", "no module 'nowhere'"),
+        ("rlvla3.simulators.synthetic:Missing", "no attribute 'Missing'"),
         ("rlvla3.simulators.synthetic:Fault", "has no Settings"),
     ],
 )

@@ -1,7 +1,7 @@
 """Algorithms by name."""
 
 from rlvla3.algorithms.api import Algorithm
-from rlvla3.plugins import resolve
+from rlvla3.plugins import component
 
 BUILT_IN = {"ppo": "rlvla3.algorithms.ppo:PPO"}
 """Name → class."""
@@ -11,7 +11,8 @@ def algorithm_class(kind: str) -> type[Algorithm]:
     """The algorithm class of a built-in name or ``module:attribute``.
 
     Raises:
-        UserError: there is none, with the nearest name.
+        UserError: there is none, with the nearest name, it cannot be imported, or is no algorithm.
     """
-    found: type[Algorithm] = resolve("algorithm.kind", kind, BUILT_IN)
+    needs = ("estimates", "loss")
+    found: type[Algorithm] = component("algorithm.kind", kind, BUILT_IN, needs, "rlvla3.algorithms.api")
     return found

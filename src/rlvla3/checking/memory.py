@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived
+from rlvla3.policies.tiny import architecture
 
 _MIB = 2**20
 _PROCESS_MIB = 60
@@ -13,7 +14,8 @@ _TORCH_MIB = 217
 _SIMULATOR_MIB = {"metaworld": 370, "synthetic": _PROCESS_MIB, "gymnasium": 95}
 """A process with one env, by adapter."""
 _OTHER_SIMULATOR_MIB = 400
-_TINY_BYTES = {"1.4M": 4 * 1_400_000, "3.5M": 4 * 3_500_000}
+_TINY_REST = 230_000
+"""Numbers of the tiny policy outside its blocks, about."""
 
 
 def memory(assembly: Assembly) -> Iterator[Derived]:
@@ -46,7 +48,9 @@ def _weights_mib(assembly: Assembly) -> tuple[float, str]:
     policy = assembly.config.policy
     if policy.kind == "emulated":
         return 4 * policy.options.weight_count / _MIB, "counted"
-    size = policy.options.model_dump().get("size")
-    if policy.kind == "tiny" and size in _TINY_BYTES:
-        return _TINY_BYTES[size] / _MIB, "estimated from policy.options.size"
+    if policy.kind == "tiny":
+        sizes = architecture(policy.options)
+        # A block has about 12 w² numbers: 4 w² around the attention, 8 w² in the layer after it.
+        blocks = 12 * sizes.layers * (sizes.width**2 + sizes.expert_width**2)
+        return 4 * (blocks + _TINY_REST) / _MIB, "estimated from policy.options"
     return 0.0, "unknown before the policy is built"

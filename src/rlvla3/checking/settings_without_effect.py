@@ -11,7 +11,8 @@ from rlvla3.settings import Settings
 
 
 def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> list[Finding]:
-    """Everything worth a warning. ``costs``: the machine's, where they are known."""
+    """Everything worth a warning on a machine of so many cores. ``costs``: the machine's, where they
+    are known."""
     found = [finding for rule in _RULES for finding in rule(assembly.config)]
     found += _starts(assembly)
     found += _cores(assembly.config, cores)

@@ -10,6 +10,7 @@ import typer
 from rlvla3.assembly import Assembly
 from rlvla3.checking.derived import derived
 from rlvla3.checking.findings import Derived, Finding
+from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
 from rlvla3.config import load_config
 from rlvla3.costs import Costs
@@ -32,7 +33,8 @@ def command(recipe: str, overrides: Sequence[str], profile: Path | None, json: P
     rows = derived(assembly)
     if costs is not None:
         rows += expected(assembly, costs)
-    found = findings(assembly, usable_cores(), costs)
+    _ = assembly.algorithm
+    found = [*findings(assembly, usable_cores(), costs), *lacking(assembly.config, rows)]
     show(rows, found)
     if json is not None:
         figures = [Row(name=row.name, value=float(row.value), unit=row.unit) for row in rows]

@@ -24,7 +24,7 @@ from rlvla3.config import Config, load_config
 from rlvla3.config_loading import dump
 from rlvla3.demonstrations import Dataset
 from rlvla3.doctor import usable_cores
-from rlvla3.errors import UserError
+from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, bootstrap_paired, write_figures
 from rlvla3.monitor import EvaluationResult
@@ -84,8 +84,9 @@ def command(
         )
         outcome = train(config.model_copy(update={"weights": str(clone)}), run, resume=False, phase="PPO")
         stage.done("PPO", outcome.stop.reason)
-        if outcome.interrupted:
-            raise UserError(f"{folder}: the demonstration was interrupted; what there is so far stays there")
+        if outcome.signal:
+            line = f"{folder}: the demonstration was interrupted; what there is so far stays there"
+            raise EndedBySignal(outcome.signal, line)
         trained = checkpoint.find(run.path, resume=True)
         after = _evaluate(config, trained, run, "after", videos=True)
         after_unlimited = _unlimited(config, trained, run, after, "after-unlimited")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rlvla3.commands.running import evaluate
 from rlvla3.config import Config
 from rlvla3.config_loading import load
+from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, wilson, write_figures
 from rlvla3.monitor import EvaluationResult
@@ -22,7 +23,14 @@ def command(
 ) -> None:
     """Evaluate with the configuration that the weights were saved with."""
     config = saved_config(weights, overrides)
+    asked = any(text.replace(" ", "").startswith("evaluation.videos=") for text in overrides)
+    if videos is None and asked and config.evaluation.videos:
+        raise UserError("evaluation.videos: give the folder to write them to as well, --videos FOLDER")
     if videos is not None:
+        if not config.evaluation.videos:
+            raise UserError(
+                "--videos: evaluation.videos is 0; give how many of each task, such as evaluation.videos=2"
+            )
         make_folder(videos)
     with TemporaryDirectory(prefix="rlvla3-eval-") as folder:
         result = evaluate(

@@ -9,6 +9,7 @@ from rlvla3.assembly import Assembly
 from rlvla3.commands.running import require_gl
 from rlvla3.config import Config
 from rlvla3.demonstrations import Dataset, Plan
+from rlvla3.devices import resolve_device
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
@@ -71,7 +72,7 @@ def fit(
     from rlvla3.learner.imitation import Demonstrations, Imitation
 
     assembly = Assembly(config, training=False)
-    model = assembly.policy.build(_device(config.trainer.device), config.seed)
+    model = assembly.policy.build(resolve_device("trainer.device", config.trainer.device), config.seed)
     if weights:
         model.load_arrays(checkpoint.load_policy(Path(weights)).weights)
     learner = Imitation(model, config.imitation.options, seed=config.seed)
@@ -81,11 +82,3 @@ def fit(
         version=0, score=None, fingerprint=assembly.fingerprint(), config=config.model_dump_json()
     )
     return Kept(folder / checkpoint.CHECKPOINTS, 1).save_best(model.arrays(), description)
-
-
-def _device(device: str) -> str:
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device

@@ -6,16 +6,25 @@ import typer
 from pydantic import BaseModel
 
 from rlvla3.config import Config, load_config
-from rlvla3.config_loading import FieldRow, describe
+from rlvla3.config_loading import FieldRow, describe, did_you_mean
+from rlvla3.errors import UserError
 
 
 def command(recipe: str, overrides: Sequence[str], prefix: str) -> None:
-    """Print every setting of a recipe: path, value in force, type, meaning."""
+    """Print every setting of a recipe: path, value in force, type, meaning.
+
+    Raises:
+        UserError: no setting begins with ``prefix``.
+    """
     config = load_config(recipe, list(overrides))
-    for row in rows(config):
-        if row.path.startswith(prefix):
-            typer.echo(f"{row.path} = {_value(config, row.path)}    ({row.type})")
-            typer.echo(f"    {row.doc}")
+    found = list(rows(config))
+    shown = [row for row in found if row.path.startswith(prefix)]
+    if not shown:
+        hint = did_you_mean(prefix, [row.path for row in found] + list(Config.model_fields))
+        raise UserError(f"--prefix {prefix}: no setting begins so; {hint}")
+    for row in shown:
+        typer.echo(f"{row.path} = {_value(config, row.path)}    ({row.type})")
+        typer.echo(f"    {row.doc}")
 
 
 def rows(config: Config) -> Iterator[FieldRow]:

@@ -9,8 +9,9 @@ from rlvla3.assembly import Assembly
 from rlvla3.config import Config
 from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
-from rlvla3.errors import UserError
+from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.learner import checkpoint
+from rlvla3.learner.checkpoint import Description
 from rlvla3.messages import Stop
 from rlvla3.metrics import JsonLines, Metrics, Sink, TensorBoard, WeightsAndBiases
 from rlvla3.monitor import EvaluationResult, Monitor
@@ -27,8 +28,8 @@ class Outcome:
     stop: Stop
     monitor: Monitor
     engine: Engine
-    interrupted: bool
-    """By a signal, not by the configuration."""
+    signal: int
+    """Number of the signal that ended it; 0: the configuration did."""
 
 
 def sinks(config: Config, folder: RunFolder) -> Metrics:
@@ -71,8 +72,10 @@ def train(
     kept = checkpoint.Kept(folder.checkpoints, config.checkpoint.keep)
     if resume and (kept.newest() or kept.best()):
         path = checkpoint.find(folder.path, resume=True)
-        checkpoint.verify(path)
-        checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+        kept.verify(path)
+        description = checkpoint.describe(path)
+        checkpoint.check_fingerprint(path, description.fingerprint, assembly.fingerprint())
+        _check_same_weights(config, description)
         start = (path, json.loads(checkpoint.engine_state(path)))
         if start[1]["version"] >= config.trainer.updates:
             raise UserError(
@@ -100,7 +103,22 @@ def train(
         if timeline is not None:
             stack.callback(timeline.write, folder.trace)
         runtime = LocalRuntime(assembly, folder.path, monitor, resume=start, timeline=timeline)
-        return _finish(runtime, monitor)
+        try:
+            return _finish(runtime, monitor)
+        except UserError as error:
+            if kept.newest() is None or not record:
+                raise
+            remedy = f"mend that, then go on with: rlvla3 train {folder.path} --resume"
+            raise UserError(f"{error}; {remedy}") from error
+
+
+def _check_same_weights(config: Config, description: Description) -> None:
+    began = json.loads(description.config).get("weights", "")
+    if config.weights != began:
+        raise UserError(
+            f"weights = {config.weights!r}: a run that is resumed goes on from its checkpoint (it began from "
+            f"{began or 'fresh weights'}); leave weights out, or start a new run from them"
+        )
 
 
 def evaluate(
@@ -116,24 +134,31 @@ def evaluate(
 
     Raises:
         UserError: the policy was made for another set-up, or the run failed.
+        EndedBySignal: a signal came before the last episode's end.
     """
     assembly = Assembly(config, training=False, videos=videos)
     source = checkpoint.find(weights)
     checkpoint.verify(source)
-    checkpoint.check_fingerprint(source, checkpoint.describe(source).fingerprint, assembly.fingerprint())
+    description = checkpoint.describe(source)
+    checkpoint.check_fingerprint(source, description.fingerprint, assembly.fingerprint())
     require_gl(assembly)
     with Display() as display:
-        monitor = Monitor(assembly, Metrics([]), display, phase)
+        monitor = Monitor(assembly, Metrics([]), display, phase, version=description.version)
         runtime = LocalRuntime(assembly, folder, monitor, weights=str(source), averaged=averaged)
-        _finish(runtime, monitor)
+        outcome = _finish(runtime, monitor)
+    if outcome.signal and not monitor.results:
+        line = f"ended by {outcome.stop.reason} before all episodes had ended: no result; run it again"
+        raise EndedBySignal(outcome.signal, line)
     if not monitor.results:
-        raise UserError("the evaluation was stopped before all episodes had ended; run it again")
+        raise UserError("the evaluation ended before all its episodes; run it again")
     return monitor.results[0]
 
 
 def _finish(runtime: LocalRuntime, monitor: Monitor) -> Outcome:
     stop = runtime.run()
     assert runtime.engine is not None
+    if stop.failed and runtime.signal:
+        raise EndedBySignal(runtime.signal, f"the run ended early: {stop.reason}")
     if stop.failed:
         raise UserError(f"the run ended early: {stop.reason}")
-    return Outcome(stop=stop, monitor=monitor, engine=runtime.engine, interrupted=runtime.interrupted)
+    return Outcome(stop=stop, monitor=monitor, engine=runtime.engine, signal=runtime.signal)

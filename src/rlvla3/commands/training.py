@@ -7,8 +7,9 @@ import typer
 
 from rlvla3.commands.running import Outcome, train
 from rlvla3.config import Config, load_config
+from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.metrics import Row, write_figures
-from rlvla3.run_folder import RunFolder
+from rlvla3.run_folder import CONFIG, RunFolder
 
 
 def command(
@@ -18,9 +19,18 @@ def command(
 
     ``recipe`` may then be the run folder itself.
     """
-    if resume and (Path(recipe) / "config.yaml").is_file():
-        folder, recipe = folder or Path(recipe), str(Path(recipe) / "config.yaml")
-    config = load_config(recipe, list(overrides))
+    if (Path(recipe) / CONFIG).is_file():
+        if not resume:
+            raise UserError(
+                f"{recipe}: is a run folder; add --resume to go on with it, or give a recipe for a new run"
+            )
+        folder, recipe = folder or Path(recipe), str(Path(recipe) / CONFIG)
+    try:
+        config = load_config(recipe, list(overrides))
+    except UserError as error:
+        if resume and "no such" in str(error):
+            raise UserError(f"{error}; to resume, give a run folder (it has a {CONFIG})") from None
+        raise
     path = folder or Path("runs") / config.name
     with RunFolder.open(path) if resume else RunFolder.create(path) as run:
         if resume:
@@ -28,15 +38,17 @@ def command(
         outcome = train(config, run, resume=resume, record=True)
         rows = figures(config, outcome)
         run.write_summary({row.name: row.value for row in rows})
-    typer.echo(_farewell(outcome, path))
     if json is not None:
         write_figures(json, rows)
+    if outcome.signal:
+        raise EndedBySignal(outcome.signal, _farewell(outcome, path))
+    typer.echo(_farewell(outcome, path))
 
 
 def _farewell(outcome: Outcome, path: Path) -> str:
     """How it ended, how well it did, and what to type next."""
     version = outcome.engine.intake.version
-    if outcome.interrupted:
+    if outcome.signal:
         return (
             f"ended by {outcome.stop.reason} at version {version}; go on with: rlvla3 train {path} --resume"
         )

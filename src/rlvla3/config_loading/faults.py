@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlvla3.config_loading.resolver import pick
-from rlvla3.config_loading.trees import Branch, Items, Leaf, Tree, did_you_mean
+from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean
 from rlvla3.config_loading.types import group_models, item_type, members, value_type
 
 
@@ -43,7 +43,7 @@ def explain(
         got = f", got {_shown(value)}" if isinstance(value, Leaf) and "got " not in rules else ""
         remedy = f" ({docs[path]})" if docs[path] else ""
         dotted = f"{'.'.join(path)}: " if path else ""
-        yield f"{_nearest(tree, path, name)}: {dotted}{rules}{got}{remedy}"
+        yield f"{_place(tree, path, name, rules)}: {dotted}{rules}{got}{remedy}"
 
 
 def _flatten(
@@ -116,8 +116,12 @@ def _rule(item: Any) -> str:
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a group of 'key: value' settings"
     text = re.sub(r", (unable to parse|got a number).*", "", text)
+    text = re.sub(r"\b(List|Tuple|Set|String|Dictionary|Value|Data) should ", "must ", text)
+    text = re.sub(r" after validation, not (\d+)", r", it has \1", text)
     return (
         text.replace("Input should be", "must be")
+        .replace("a valid tuple", "a list")
+        .replace("a valid dictionary", "a mapping")
         .replace("a valid ", "a ")
         .replace("a integer", "an integer")
         .replace("Input ", "must be ")
@@ -136,13 +140,35 @@ def _find(tree: Tree | None, path: tuple[str, ...]) -> Tree | None:
     return at
 
 
-def _nearest(tree: Tree, path: tuple[str, ...], name: str) -> str:
-    """Where the deepest part of a path that is given was written."""
+def _place(tree: Tree, path: tuple[str, ...], name: str, rules: str) -> str:
+    """Where to look: at the settings that a rule of a whole group speaks of (those of the command line
+    first, then those of the recipe that was given, then those that it extends); else where the deepest
+    part of the path that is given was written."""
+    at = _find(tree, path)
+    if isinstance(at, Branch):
+        spoken = [value.source for key, value in _settings(at) if _speaks_of(rules, key)]
+        if spoken:
+            given = tree.source.rpartition(":")[0]
+            ranks = {COMMAND_LINE: 0, given: 1}
+            return min(spoken, key=lambda source: ranks.get(source, ranks.get(source.rpartition(":")[0], 2)))
     for length in range(len(path), 0, -1):
         at = _find(tree, path[:length])
         if at is not None:
             return at.source
     return name
+
+
+def _settings(branch: Branch, prefix: str = "") -> Iterator[tuple[str, Tree]]:
+    """All settings below a group by their dotted path within it, in the order of writing."""
+    for key, value in branch.entries.items():
+        if isinstance(value, Branch):
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _speaks_of(rules: str, key: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]\w)(?!\w)", rules) is not None
 
 
 def _shown(leaf: Leaf) -> str:

@@ -198,7 +198,7 @@ def _read_one(file: Path) -> Branch:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     tree = parse(text, str(file))
     if isinstance(tree, Leaf) and tree.is_null:
-        return Branch(entries={}, source=str(file))
+        raise UserError(f"{file}: is empty; a recipe has 'key: value' lines, such as 'extends: reach'")
     if not isinstance(tree, Branch):
         raise UserError(f"{tree.source}: a recipe must be a mapping of 'key: value' lines")
     return tree

@@ -62,6 +62,12 @@ class Ending:
         self._health.end(event.member, SAVE, now_s)
         self._saving, self._saved = NONE, event.version
 
+    @property
+    def saves(self) -> bool:
+        """Whether a checkpoint comes before the end: there is a version that none holds yet."""
+        trainers = self._settings.topology.trainers
+        return bool(trainers) and self._health.up(trainers[0]) and self._saved != self._intake.version
+
     def settle(self, now_s: float) -> None:
         """Checkpoint and stop once nothing is left to do, or nothing more is wanted."""
         trainers = self._settings.topology.trainers
@@ -70,7 +76,7 @@ class Ending:
             if not trainers or self._intake.version < updates or self._evaluation.version is not None:
                 return
             self.reason = f"all {updates} versions are trained"
-        if not trainers or not self._health.up(trainers[0]) or self._saved == self._intake.version:
+        if not self.saves:
             self.stop(self.reason, failed=False)
         elif self._intake.phase == "filling" and self._saving == NONE:
             self._save(now_s)

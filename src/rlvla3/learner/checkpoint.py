@@ -138,8 +138,9 @@ def _write(target: Path, kind: Kind, description: Description, fill: Callable[[P
             raise
         _sync(target.parent)
     except (OSError, SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(
-            f"{target}: cannot be written ({error}); free space or choose another folder"
+            f"{target}: cannot be written ({why}); free space or choose another folder"
         ) from error
     verify(target)
 
@@ -185,6 +186,14 @@ def verify(folder: Path) -> None:
             raise UserError(
                 f"{file}: content differs from its checksum; the checkpoint is damaged, use another"
             )
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify(folder)
+    except UserError:
+        return False
+    return True
 
 
 def describe(folder: Path) -> Description:
@@ -362,6 +371,21 @@ class Kept:
         """The best weights."""
         found = self._all("best")
         return found[-1] if found else None
+
+    def verify(self, path: Path) -> None:
+        """``verify`` of one of these checkpoints.
+
+        Raises:
+            UserError: it is damaged; with the next older one that is whole, and how to use it.
+        """
+        try:
+            verify(path)
+        except UserError as error:
+            whole = [other for other in self._all("checkpoint") if other < path and _is_whole(other)]
+            if not whole:
+                raise
+            remedy = f"{whole[-1].name} is whole: move {path} away to go on from it"
+            raise UserError(f"{error}; {remedy}") from error
 
     def save(self, learner: Learner, description: Description, engine_state: str) -> Path:
         """Write a checkpoint, then remove those that are too old."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rlvla3.plugins import resolve
+from rlvla3.plugins import component
 from rlvla3.policies.api import Policy
 from rlvla3.settings import Settings
 
@@ -52,7 +52,9 @@ def learner_class(kind: str) -> type[LearnerFactory]:
     """The factory of a built-in name or ``module:attribute``.
 
     Raises:
-        UserError: there is none, with the nearest name.
+        UserError: there is none, with the nearest name, it cannot be imported, or is no factory.
     """
-    found: type[LearnerFactory] = resolve("learner.kind", kind, BUILT_IN)
+    found: type[LearnerFactory] = component(
+        "learner.kind", kind, BUILT_IN, ("build",), "rlvla3.learner.registry"
+    )
     return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rlvla3.plugins import resolve
+from rlvla3.plugins import component
 from rlvla3.policies.api import Policy
 
 BUILT_IN = {
@@ -18,9 +18,10 @@ def policy_class(kind: str) -> type[Policy]:
     """The policy class of a built-in name or ``module:attribute``.
 
     Raises:
-        UserError: there is none, with the nearest name.
+        UserError: there is none, with the nearest name, it cannot be imported, or is no policy.
     """
-    found: type[Policy] = resolve("policy.kind", kind, BUILT_IN)
+    needs = ("record_spec", "build")
+    found: type[Policy] = component("policy.kind", kind, BUILT_IN, needs, "rlvla3.policies.api")
     return found
 
 

@@ -26,11 +26,11 @@ class TinySettings(Settings):
 
     size: Literal["1.4M", "3.5M"] = "1.4M"
     """Preset of width, expert_width, layers and heads, named by its number of parameters."""
-    width: int | None = Field(default=None, ge=8)
+    width: int | None = Field(default=None, ge=8, le=8192)
     """Width of the prefix; unset takes the preset's (128 or 192)."""
-    expert_width: int | None = Field(default=None, ge=8)
+    expert_width: int | None = Field(default=None, ge=8, le=8192)
     """Width of the action expert; unset takes the preset's (128 or 176)."""
-    layers: int | None = Field(default=None, ge=1)
+    layers: int | None = Field(default=None, ge=1, le=256)
     """Blocks of the prefix and of the expert; unset takes the preset's (3 or 4)."""
     heads: int | None = Field(default=None, ge=1)
     """Attention heads; must divide the width; unset takes the preset's (4 or 6)."""
@@ -38,7 +38,7 @@ class TinySettings(Settings):
     """Pixels of a patch's edge; must divide the height and width of every image."""
     stem: Literal["convolution", "linear"] = "convolution"
     """How pixels become patch embeddings: stride-2 convolutions, or one linear map of a patch."""
-    text_length: int = Field(default=12, ge=1)
+    text_length: int = Field(default=12, ge=1, le=4096)
     """Words of an instruction that are read; longer ones are cut."""
     denoise_steps: int = Field(default=4, ge=1)
     """N: network evaluations for one action chunk."""
@@ -94,10 +94,13 @@ def architecture(settings: TinySettings) -> Architecture:
         heads=settings.heads or preset.heads,
     )
     if sizes.width % sizes.heads:
-        raise UserError(f"policy.heads = {sizes.heads} must divide policy.width = {sizes.width}")
+        raise UserError(
+            f"policy.options.heads = {sizes.heads} must divide policy.options.width = {sizes.width}; choose "
+            "another of them"
+        )
     if settings.unfreeze_last_blocks > sizes.layers:
         raise UserError(
-            f"policy.unfreeze_last_blocks = {settings.unfreeze_last_blocks} exceeds the "
+            f"policy.options.unfreeze_last_blocks = {settings.unfreeze_last_blocks} exceeds the "
             f"{sizes.layers} prefix blocks; give at most {sizes.layers}"
         )
     return sizes
@@ -149,8 +152,9 @@ class Tiny:
         for field in images:
             if field.shape[0] % settings.patch or field.shape[1] % settings.patch:
                 raise UserError(
-                    f"policy.patch = {settings.patch} must divide the {field.shape[0]}×{field.shape[1]} "
-                    f"pixels of observation field {field.name!r}; choose another patch or image size"
+                    f"policy.options.patch = {settings.patch} must divide the {field.shape[0]}×"
+                    f"{field.shape[1]} pixels of observation field {field.name!r}; choose another patch or "
+                    "image size"
                 )
 
     @property

@@ -86,7 +86,8 @@ def create_memory(name: str, size: int) -> int:
         os.close(fd)
         raise UserError(
             f"{name}: {size / 2**20:.0f} MiB of shared memory cannot be reserved ({error.strerror}); "
-            "lower trainer.batch, trainer.chunks or the image size"
+            "lower simulator.envs or members, trainer.batch, trainer.chunks, schedule.max_lag or the image "
+            "size, or free memory"
         ) from error
     return fd
 

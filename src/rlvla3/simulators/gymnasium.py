@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
+from rlvla3.plugins import in_words
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -156,11 +157,17 @@ def _make(settings: GymnasiumSettings) -> Any:
         arguments["render_mode"] = "rgb_array"
     try:
         env: Any = gymnasium.make(settings.env_id, **arguments)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"env_id {settings.env_id!r}: {error}") from error
+    except Exception as error:  # whatever an environment of the user's does
+        raise UserError(
+            f"simulator.options.env_id = {settings.env_id!r} cannot be made: {in_words(error)}; correct "
+            "env_id or simulator.options.arguments"
+        ) from error
     space = env.action_space
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
-        raise UserError(f"env_id {settings.env_id!r}: actions must be a bounded Box [A]; they are {space}")
+        raise UserError(
+            f"simulator.options.env_id = {settings.env_id!r}: actions must be a bounded Box [A], they are "
+            f"{space}; choose another one or wrap it"
+        )
     return env
 
 

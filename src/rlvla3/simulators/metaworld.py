@@ -1,7 +1,6 @@
 """Meta-World v3: 50 manipulation tasks with images, a success flag and scripted experts."""
 
 import difflib
-import importlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
+from rlvla3.plugins import in_words, resolve
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -35,9 +35,17 @@ OWN_STEP_LIMIT = 500
 SPLITS = ("train", "held_out", "demonstration")
 RewardFunction = Callable[[Mapping[str, Any], bool, float], float]
 """A user's reward of one sub-step: (info, success, dense) -> reward. ``info`` is Meta-World's own
-dictionary (success, near_object, grasp_success, grasp_reward, in_place_reward, obj_to_target,
-unscaled_reward), ``success`` whether the task is solved at this sub-step, ``dense`` Meta-World's
-dense reward, 0…10."""
+dictionary (the numbers of ``_INFO``), ``success`` whether the task is solved at this sub-step,
+``dense`` Meta-World's dense reward, 0…10. It is tried once with zeros before anything starts."""
+_INFO = (
+    "success",
+    "near_object",
+    "grasp_success",
+    "grasp_reward",
+    "in_place_reward",
+    "obj_to_target",
+    "unscaled_reward",
+)
 CameraName = Literal["topview", "corner", "corner2", "corner3", "corner4", "behindGripper", "gripperPOV"]
 # Seen by eye: these hang upside down in the model.
 _TURNED = frozenset({"corner", "corner2", "corner3", "corner4"})
@@ -148,14 +156,15 @@ class MetaworldSettings(Settings):
 def _load_reward(name: str) -> RewardFunction | None:
     if ":" not in name:
         return None
-    module, _, attribute = name.partition(":")
+    function: RewardFunction = resolve("simulator.options.reward", name, {})
     try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"reward: cannot load {name!r}: {error}") from error
-    if not callable(function):
-        raise UserError(f"reward: {name!r} must be a function (info, success, dense) -> reward")
-    return function  # type: ignore[no-any-return]
+        float(function(dict.fromkeys(_INFO, 0.0), False, 0.0))
+    except Exception as error:  # whatever a function of the user's does
+        raise UserError(
+            f"simulator.options.reward = {name!r} must be a function (info, success, dense) -> reward; "
+            f"called with zeros it fails: {in_words(error)}"
+        ) from error
+    return function
 
 
 def _version_of(package: str) -> str:

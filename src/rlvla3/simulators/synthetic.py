@@ -104,6 +104,8 @@ class SyntheticSettings(Settings):
     def _fit(self) -> "SyntheticSettings":
         if isinstance(self.mean_ms, tuple) and not self.mean_ms:
             raise ValueError("mean_ms must have a number for each task; it is empty")
+        if len(set(self.colours)) < len(self.colours):
+            raise ValueError(f"colours must differ; they are {', '.join(self.colours)}")
         if min(_each(self.mean_ms, 1)) < 0:
             raise ValueError(f"mean_ms must be 0 or more; it is {self.mean_ms}")
         if isinstance(self.step_limits, tuple) and len(self.step_limits) != len(self.tasks):

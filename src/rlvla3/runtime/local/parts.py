@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.assembly import Assembly, Part
 from rlvla3.config import Config
-from rlvla3.errors import UserError
+from rlvla3.devices import resolve_device
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Version
@@ -70,7 +69,9 @@ def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Si
 
 def _generator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> GeneratorRole:
     config = assembly.config
-    device = _device(config.generator.device, config.policy.kind, config.generator.threads)
+    device = _device(
+        "generator.device", config.generator.device, config.policy.kind, config.generator.threads
+    )
     initial = None
     if not part.training:
         from rlvla3.learner.checkpoint import load_policy
@@ -93,13 +94,13 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
     from rlvla3.learner.keeping import CheckpointKeeper
 
     config = assembly.config
-    device = _device(config.trainer.device, config.policy.kind, config.trainer.threads)
+    device = _device("trainer.device", config.trainer.device, config.policy.kind, config.trainer.threads)
     keeper = CheckpointKeeper(Path(part.folder), config, assembly.fingerprint())
 
     def build() -> Learner:
         context = LearnerContext(
             policy=assembly.policy,
-            algorithm=algorithm_class(config.algorithm.kind)(config.algorithm.options),
+            algorithm=assembly.algorithm,
             device=device,
             seed=config.seed,
             streaming=config.schedule.streams,
@@ -122,19 +123,15 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
     )
 
 
-def _device(device: str, policy: str, threads: int) -> str:
-    """Resolve ``auto`` and limit torch's threads; a policy without torch does not import it."""
+def _device(setting: str, device: str, policy: str, threads: int) -> str:
+    """Resolve ``auto`` and limit torch's threads; a policy without torch does not import it.
+
+    Raises:
+        UserError: torch cannot use the device that ``setting`` names.
+    """
     if policy == "emulated":
         return "cpu"
     import torch
 
     torch.set_num_threads(threads)
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise UserError(f"device {device!r} is none of torch's; use auto, cpu, cuda or cuda:N") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {device!r}: torch sees no CUDA device; use auto or cpu")
-    return device
+    return resolve_device(setting, device)

@@ -7,6 +7,7 @@ carry its commands out. It computes nothing and imports no torch.
 import contextlib
 import heapq
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -126,6 +127,7 @@ class LocalRuntime:
         self._order = count()
         self._stop: Stop | None = None
         self._refused: dict[Member, str] = {}
+        self._signal = 0
         self._interrupts = 0
         self._interrupted_s = 0.0
         self._budgeted = False
@@ -151,7 +153,7 @@ class LocalRuntime:
                 self._memory.append(fd)
                 stack.callback(os.close, fd)
             stack.callback(self._sockets.close)
-            stack.enter_context(waking_signals(self._sockets.add_waker, self.request_stop))
+            stack.enter_context(waking_signals(self._sockets.add_waker, self._on_signal))
             stack.callback(self._end_members)
             state = self._resume[1] if self._resume else None
             self.engine = Engine(self._assembly.settings, time.monotonic(), state)
@@ -170,9 +172,13 @@ class LocalRuntime:
         return [process.pid for process in self._processes.values()]
 
     @property
-    def interrupted(self) -> bool:
-        """Whether a signal asked the run to end."""
-        return self._interrupts > 0
+    def signal(self) -> int:
+        """Number of the signal that asked the run to end; 0: none did."""
+        return self._signal
+
+    def _on_signal(self, number: int) -> None:
+        self._signal = self._signal or number
+        self.request_stop(signal.Signals(number).name)
 
     def request_stop(self, reason: str) -> None:
         """Checkpoint, then end; from the thread that runs the loop or a signal handler."""

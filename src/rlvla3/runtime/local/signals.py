@@ -10,8 +10,8 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def waking_signals(add_waker: Callable[[socket.socket], None], ask: Callable[[str], None]) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP call ``ask`` with their names, and have data arrive at a
+def waking_signals(add_waker: Callable[[socket.socket], None], ask: Callable[[int], None]) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP call ``ask`` with their numbers, and have data arrive at a
     socket given to ``add_waker``.
 
     Only the main thread may take signals; in another one nothing is done. What was ignored when the
@@ -27,7 +27,7 @@ def waking_signals(add_waker: Callable[[socket.socket], None], ask: Callable[[st
         add_waker(reader)
         old_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         names = [name for name in _ENDS if signal.getsignal(name) is not signal.SIG_IGN]
-        old = {n: signal.signal(n, lambda number, _: ask(signal.Signals(number).name)) for n in names}
+        old = {n: signal.signal(n, lambda number, _: ask(number)) for n in names}
         try:
             yield
         finally:

@@ -1,0 +1,110 @@
+"""Modules of the user's own that do not work: one line that says which setting, what and where."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvla3.assembly import Assembly
+from rlvla3.cli import main
+from rlvla3.config import load_config
+from rlvla3.errors import UserError
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of the user's, importable as ``mine``."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "mine.py"
+    import sys
+
+    sys.modules.pop("mine", None)
+
+
+FIELDS = ("simulator.kind", "policy.kind", "algorithm.kind", "learner.kind", "generator.order")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def broken(:\n", "importing 'mine' fails: SyntaxError: invalid syntax (mine.py, line 1)"),
+        ("\nraise RuntimeError('no licence')\n", "fails: RuntimeError: no licence (mine.py:2)"),
+        ("import nothing_here\n", "no module 'nothing_here'; install it or correct the name"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(field: str, text: str, line: str, module: Path) -> None:
+    module.write_text(text)
+    with pytest.raises(UserError) as refusal:
+        load_config("reach", [f"{field}=mine:Thing"])
+    assert field in str(refusal.value) and line in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_settings_that_are_no_settings(module: Path) -> None:
+    module.write_text("class Thing:\n    Settings = dict\n    estimates = loss = None\n")
+    with pytest.raises(UserError, match=r"Settings must be a subclass of rlvla3\.settings\.Settings"):
+        load_config("reach", ["algorithm.kind=mine:Thing"])
+
+
+def test_an_algorithm_that_does_not_say_what_it_needs(module: Path) -> None:
+    module.write_text(
+        textwrap.dedent("""
+        from rlvla3.settings import Settings as Base
+
+        class Thing:
+            class Settings(Base):
+                pass
+
+            def __init__(self, settings):
+                pass
+
+            estimates = loss = None
+        """)
+    )
+    with pytest.raises(UserError, match="its attribute proximal must be True or False"):
+        _ = Assembly(load_config("reach", ["algorithm.kind=mine:Thing"])).algorithm
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("def key(): return 1", "TypeError: key() takes 0 positional arguments"),
+        ("def key(pending): return pending.nothing", "no attribute 'nothing' (mine.py:1)"),
+        ("def key(pending): return object()", "'<' not supported"),
+    ],
+)
+def test_an_order_that_cannot_order(body: str, fault: str, module: Path) -> None:
+    module.write_text(body + "\n")
+    with pytest.raises(UserError) as refusal:
+        load_config("reach", ["generator.order=mine:key"])
+    assert "generator.order: mine:key must be a function" in str(refusal.value)
+    assert fault in str(refusal.value)
+
+
+def test_an_order_of_the_users_own(module: Path) -> None:
+    module.write_text("def key(pending): return (-pending.samples, pending.arrival_s)\n")
+    assert (
+        Assembly(load_config("reach", ["generator.order=mine:key"])).settings.batching.order.__name__ == "key"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("def reward(info): return 1", "TypeError"),
+        ("def reward(info, success, dense): return info['reward']", "KeyError: 'reward' (mine.py:1)"),
+        ("def reward(info, success, dense): return 'much'", "ValueError: could not convert string"),
+    ],
+)
+def test_a_reward_that_cannot_be_computed(
+    body: str, fault: str, module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module.write_text(body + "\n")
+    with pytest.raises(SystemExit) as end:
+        main(["check", "demo", "simulator.options.reward=mine:reward"])
+    line = capsys.readouterr().err
+    assert end.value.code == 2 and len(line.strip().splitlines()) == 1
+    assert "simulator.options.reward = 'mine:reward'" in line and fault in line
