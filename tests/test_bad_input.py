@@ -1,6 +1,7 @@
 """Whatever a user gets wrong is one line that names field or file and remedy, and exit code 2."""
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from live import Watcher
 from refusals import SMALL, refused, run_folder
 
 from rlvla3.assembly import Assembly
+from rlvla3.cli import main
 from rlvla3.config import load_config
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
@@ -76,6 +78,9 @@ CONFIGURATIONS = [
     (("name=../evil",), ("command line: name", "letters, digits", "../evil")),
     (("generator.batch_timeout_ms=.inf",), ("generator.batch_timeout_ms", "finite")),
     (("algorithm.options.clip_low=.nan",), ("algorithm.options.clip_low", "finite")),
+    (("trainer.batch=99999999999999999999",), ("trainer.batch", "less than or equal to 1000000")),
+    (("trainer.updates=99999999999999999999",), ("trainer.updates", "at most 64 bits")),
+    (("generator.order=:",), ("generator.order", "must be module:attribute")),
     (("generator.order=os:getcwd",), ("generator.order", "os:getcwd must be a function", "TypeError")),
     (("generator.order=math:pi",), ("generator.order", "math:pi must be a function", "TypeError")),
     (("policy.kind=json:loads",), ("policy.kind", "must be a class, it is a function")),
@@ -151,6 +156,11 @@ def test_recipe(
         (("check", "schedule-benchmark", "--json", "."), ("Is a directory", "another file")),
         (("demo", "nothing"), ("'nothing'", "recipes: ")),
         (("settings", "reach", "--prefix", "trainr"), ("--prefix trainr", "did you mean 'trainer'")),
+        (("train", "schedule-benchmark", "--folder", ""), ("--folder", "must not be empty")),
+        (("check", "a" * 300), ("a" * 300, "File name too long")),
+        (("eval", "a" * 300), ("a" * 300, "File name too long")),
+        (("train", "schedule-benchmark", "--folder", "a" * 300), ("a" * 300, "File name too long")),
+        (("check", "schedule-benchmark", "weights=nowhere"), ("nowhere: no checkpoint here",)),
         (("train", "nowhere", "--resume"), ("'nowhere'", "to resume, give a run folder")),
     ],
 )
@@ -271,6 +281,34 @@ def test_folders_to_write_into(capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("")
     assert "file/videos" in refused(capsys, "eval", "run", "evaluation.videos=1", "--videos", "file/videos")
     assert "file: exists already" in refused(capsys, "export", "run", "file")
+
+
+def test_figures_never_replace_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_folder("run")
+    before = (run / "config.yaml").read_text()
+    line = refused(capsys, "check", *SMALL, "--json", run / "config.yaml")
+    assert "run/config.yaml: holds something else than figures" in line
+    assert (run / "config.yaml").read_text() == before
+    Path("file").write_text("")
+    assert "file is a file or a broken link" in refused(capsys, "check", *SMALL, "--json", "file/x")
+
+
+def test_figures_go_to_what_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main(["check", *SMALL, "--json", "pipe"])
+        assert end.value.code == 0, capsys.readouterr()
+        assert b'"rows"' in os.read(reader, 65536)
+        assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    finally:
+        os.close(reader)
+    Path("figures.json").write_text("")
+    Path("link").symlink_to("figures.json")
+    with pytest.raises(SystemExit):
+        main(["check", *SMALL, "--json", "link"])
+    assert Path("link").is_symlink() and '"rows"' in Path("figures.json").read_text()
 
 
 def test_evaluation_that_would_never_end(capsys: pytest.CaptureFixture[str]) -> None:

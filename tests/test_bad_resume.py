@@ -70,3 +70,20 @@ def test_a_damaged_checkpoint_beside_a_whole_one(capsys: pytest.CaptureFixture[s
     second.rename("away")
     assert kept.newest() == first
     kept.verify(first)
+
+
+@pytest.mark.parametrize("command", [("train", "run", "--resume"), ("eval", "run")])
+def test_a_checkpoint_without_its_manifest(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is damaged, not absent: the run must not begin again."""
+    run = run_folder("run")
+    manifest = next((run / checkpoint.CHECKPOINTS).glob("*/manifest.json"))
+    manifest.unlink()
+    assert str(manifest) in refused(capsys, *command)
+
+
+def test_a_clone_is_no_place_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder("clone", kind="best")
+    line = refused(capsys, "train", *SMALL, "--folder", "clone")
+    assert "clone: already holds weights" in line and "weights=clone" in line and "--resume" not in line

@@ -13,6 +13,7 @@ import pytest
 from rlvla3.assembly import Assembly
 from rlvla3.benchmarks.processor_time import WakeUp, processor_time_s, waits, wake_up
 from rlvla3.benchmarks.schedule import CASES, RECIPE, Case, Result, measure
+from rlvla3.cli import main
 from rlvla3.commands import benching
 from rlvla3.config import load_config
 from rlvla3.schedule_benchmark import schedule_settings
@@ -70,7 +71,7 @@ def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
             benching.command("schedule", "aa", None, None)
         else:
             with pytest.raises(SystemExit) as end:
-                benching.command("schedule", "aa", None, None)
+                main(["bench", "schedule", "--only", "aa"])
             assert end.value.code == code
 
 

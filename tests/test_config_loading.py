@@ -328,9 +328,10 @@ texts = st.one_of(
         ]
     ),
 )
+integers = st.integers(-(2**63), 2**63 - 1)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | numbers | texts,
+    st.none() | st.booleans() | integers | numbers | texts,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=4,
 )
@@ -339,14 +340,14 @@ anything = st.recursive(
 @given(
     name=texts,
     tasks=st.lists(texts, max_size=3).map(tuple),
-    sizes=st.lists(st.integers(), max_size=3),
+    sizes=st.lists(integers, max_size=3),
     weights=st.dictionaries(texts, numbers, max_size=3),
     trainer=st.builds(
         Trainer,
         lr=numbers,
         clip=st.none() | numbers,
         mode=st.sampled_from(["off", "on", "auto"]),
-        steps=st.integers() | st.just("auto"),
+        steps=integers | st.just("auto"),
         schedule=st.builds(Constant, rate=numbers) | st.builds(Cosine, floor=numbers),
     ),
     label=texts,

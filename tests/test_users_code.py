@@ -9,7 +9,9 @@ import pytest
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
 from rlvla3.config import load_config
+from rlvla3.core.batcher import Pending
 from rlvla3.errors import UserError
+from rlvla3.messages import Member, Request, Slot, Version
 
 
 @pytest.fixture
@@ -32,6 +34,7 @@ FIELDS = ("simulator.kind", "policy.kind", "algorithm.kind", "learner.kind", "ge
     [
         ("def broken(:\n", "importing 'mine' fails: SyntaxError: invalid syntax (mine.py, line 1)"),
         ("\nraise RuntimeError('no licence')\n", "fails: RuntimeError: no licence (mine.py:2)"),
+        ("import sys; sys.exit(7)\n", "fails: SystemExit: 7 (mine.py:1)"),
         ("import nothing_here\n", "no module 'nothing_here'; install it or correct the name"),
     ],
 )
@@ -84,11 +87,28 @@ def test_an_order_that_cannot_order(body: str, fault: str, module: Path) -> None
     assert fault in str(refusal.value)
 
 
+def request_of(samples: int) -> Pending:
+    rows = tuple(range(samples))
+    request = Request(slot=Slot(0), seq=0, kind="act", channel="rollout", rows=rows, chunks=rows)
+    return Pending(
+        request, member=Member("simulator-0"), stage=0, arrival_s=0.0, served=0, oldest_version=Version(0)
+    )
+
+
+def test_an_order_that_fails_later_is_named(module: Path) -> None:
+    """What the engine calls in the middle of a run says whose fault it is."""
+    module.write_text("def key(pending): return 1 / (pending.samples - 3)\n")
+    order = Assembly(load_config("reach", ["generator.order=mine:key"])).settings.batching.order
+    assert order(request_of(1)) == -0.5
+    with pytest.raises(UserError, match=r"generator.order = 'mine:key' fails: ZeroDivisionError.*mine.py:1"):
+        order(request_of(3))
+
+
 def test_an_order_of_the_users_own(module: Path) -> None:
     module.write_text("def key(pending): return (-pending.samples, pending.arrival_s)\n")
-    assert (
-        Assembly(load_config("reach", ["generator.order=mine:key"])).settings.batching.order.__name__ == "key"
-    )
+    made = Assembly(load_config("reach", ["generator.order=mine:key"]))
+    found = sorted((request_of(samples) for samples in (1, 3, 2)), key=made.settings.batching.order)
+    assert [pending.samples for pending in found] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -108,3 +128,51 @@ def test_a_reward_that_cannot_be_computed(
     line = capsys.readouterr().err
     assert end.value.code == 2 and len(line.strip().splitlines()) == 1
     assert "simulator.options.reward = 'mine:reward'" in line and fault in line
+
+
+SIMULATOR = """
+from rlvla3.simulators.synthetic import Synthetic
+
+class Mine(Synthetic):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("def __init__(self, settings): raise RuntimeError('boom')", "fails: RuntimeError: boom (mine.py:5)"),
+        ("def __init__(self, settings): raise SystemExit(0)", "fails: SystemExit: 0 (mine.py:5)"),
+        ("spec = None", "its spec must be a SimulatorSpec, it is None"),
+        ("spec = property(lambda self: self.nothing)", "AttributeError"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_simulator_that_cannot_be_built(
+    command: str, body: str, fault: str, module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module.write_text(SIMULATOR.format(body))
+    with pytest.raises(SystemExit) as end:
+        main([command, "reach", "simulator.kind=mine:Mine", "simulator.options.task=reach"])
+    line = capsys.readouterr().err
+    assert end.value.code == 2 and len(line.strip().splitlines()) == 1, line
+    assert "simulator.kind = 'mine:Mine'" in line and fault in line
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("def make(self): raise RuntimeError('no display')", "RuntimeError: no display (mine.py:5)"),
+        ("def make(self): raise SystemExit(0)", "SystemExit: 0 (mine.py:5)"),
+    ],
+)
+def test_a_simulator_that_cannot_demonstrate(
+    body: str, fault: str, module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module.write_text(SIMULATOR.format(body))
+    with pytest.raises(SystemExit) as end:
+        main(["sft", "reach", "simulator.kind=mine:Mine", "simulator.options.task=reach", "--folder", "run"])
+    line = capsys.readouterr().err
+    assert end.value.code == 2 and len(line.strip().splitlines()) == 1, line
+    assert "simulator.kind = 'mine:Mine' fails" in line and fault in line

@@ -1,5 +1,6 @@
 """From a configuration to what a runtime needs: specs, engine settings, slab layout, parts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from rlvla3.algorithms.api import Algorithm
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
-from rlvla3.core.batcher import ORDERS
+from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
     EngineSettings,
@@ -21,7 +22,7 @@ from rlvla3.core.settings import (
 from rlvla3.errors import UserError
 from rlvla3.learner.checkpoint import RESUMED
 from rlvla3.messages import Env, FieldSpec, Member, Slot, Start
-from rlvla3.plugins import resolve
+from rlvla3.plugins import guarded, resolve
 from rlvla3.policies.api import Policy, PolicyInterface
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
@@ -68,13 +69,27 @@ class Assembly:
     @cached_property
     def simulator(self) -> Simulator:
         """The adapter."""
-        made: Simulator = simulator_class(self.config.simulator.kind)(self.config.simulator.options)
+        config = self.config.simulator
+        with guarded("simulator.kind", config.kind):
+            made: Simulator = simulator_class(config.kind)(config.options)
         return made
 
     @cached_property
     def spec(self) -> SimulatorSpec:
-        """What the adapter offers."""
-        return self.simulator.spec
+        """What the adapter offers.
+
+        Raises:
+            UserError: an adapter of the user's own does not say it, or says something else.
+        """
+        kind = self.config.simulator.kind
+        with guarded("simulator.kind", kind):
+            found: object = self.simulator.spec
+        if not isinstance(found, SimulatorSpec):
+            raise UserError(
+                f"simulator.kind = {kind!r}: its spec must be a SimulatorSpec, it is {found!r}; "
+                "see rlvla3.simulators.api"
+            )
+        return found
 
     @cached_property
     def interface(self) -> PolicyInterface:
@@ -89,7 +104,9 @@ class Assembly:
     @cached_property
     def policy(self) -> Policy:
         """The policy family."""
-        return policy_class(self.config.policy.kind)(self.config.policy.options, self.interface)
+        config = self.config.policy
+        with guarded("policy.kind", config.kind):
+            return policy_class(config.kind)(config.options, self.interface)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -99,7 +116,8 @@ class Assembly:
             UserError: it does not say whether it needs the policy at the start of the update.
         """
         config = self.config.algorithm
-        made = algorithm_class(config.kind)(config.options)
+        with guarded("algorithm.kind", config.kind):
+            made = algorithm_class(config.kind)(config.options)
         if not isinstance(getattr(made, "proximal", None), bool):
             raise UserError(
                 f"algorithm.kind = {config.kind!r}: its attribute proximal must be True or False; "
@@ -183,11 +201,20 @@ class Assembly:
             max_batch_size=generator.max_batch_size,
             batch_timeout_s=generator.batch_timeout_ms / 1000,
             linger_s=generator.linger_ms / 1000,
-            order=ORDERS.get(generator.order) or resolve("generator.order", generator.order, {}),
+            order=ORDERS.get(generator.order) or self._own_order(generator.order),
             lockstep=self.config.schedule.lockstep and self.training,
             routing=generator.routing,
             pins=pins,
         )
+
+    def _own_order(self, name: str) -> Callable[[Pending], Any]:
+        key = resolve("generator.order", name, {})
+
+        def order(pending: Pending) -> Any:
+            with guarded("generator.order", name):
+                return key(pending)
+
+        return order
 
     def _training(self) -> TrainingSettings:
         config, trainer = self.config, self.config.trainer
@@ -260,7 +287,8 @@ class Assembly:
     @cached_property
     def layout(self) -> SlabLayout:
         """The trajectory slab."""
-        record: tuple[FieldSpec, ...] = self.policy.record_spec
+        with guarded("policy.kind", self.config.policy.kind):
+            record: tuple[FieldSpec, ...] = self.policy.record_spec
         return SlabLayout.make(
             rows=self.settings.rows,
             chunks=self.chunks,

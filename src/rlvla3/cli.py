@@ -1,6 +1,7 @@
 """The command line: reads arguments, shows one line for what the user can mend."""
 
 import contextlib
+import errno
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.plugins import in_words
 
 app = typer.Typer(
     name="rlvla3",
@@ -21,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_ABOUT_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+"""What the file system says about a path, wherever it was met."""
 _SIGNALLED = 128
 """Exit code of a command that a signal ended, less the signal's number."""
 
@@ -33,6 +37,16 @@ Overrides = Annotated[
 ]
 
 
+def path(text: str | Path) -> Path:
+    """A path as it is given; an empty one is a variable that was not set, never the current folder."""
+    if not str(text).strip():
+        raise typer.BadParameter("a path must not be empty")
+    return Path(text)
+
+
+_PATH: Any = {"parser": path}
+
+
 def _writable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written now, rather than after hours of work."""
     if path is not None:
@@ -43,12 +57,12 @@ def _writable(path: Path | None) -> Path | None:
 
 
 Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the figures to this file.", callback=_writable)
+    Path | None, typer.Option("--json", help="Write the figures to this file.", callback=_writable, **_PATH)
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on in a used run folder; RECIPE may be that folder.")
 ]
-Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).")]
+Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).", **_PATH)]
 
 
 def _show_version(wanted: bool) -> None:
@@ -95,9 +109,11 @@ def sft(
 
 @app.command("eval")
 def evaluate(
-    weights: Annotated[Path, typer.Argument(help="Run folder, checkpoint or exported folder.")],
+    weights: Annotated[Path, typer.Argument(help="Run folder, checkpoint or exported folder.", **_PATH)],
     overrides: Overrides = None,
-    videos: Annotated[Path | None, typer.Option(help="Folder for mp4 of evaluation.videos episodes.")] = None,
+    videos: Annotated[
+        Path | None, typer.Option(help="Folder for mp4 of evaluation.videos episodes.", **_PATH)
+    ] = None,
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
@@ -114,7 +130,8 @@ def check(
     recipe: Recipe,
     overrides: Overrides = None,
     profile: Annotated[
-        Path | None, typer.Option(help="JSON of measured costs: adds the expected speed and hours.")
+        Path | None,
+        typer.Option(help="JSON of measured costs: adds the expected speed and hours.", **_PATH),
     ] = None,
     json: Json = None,
 ) -> None:
@@ -161,8 +178,8 @@ def bench(
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(help="Run folder or checkpoint.")],
-    folder: Annotated[Path, typer.Argument(help="New folder.")],
+    source: Annotated[Path, typer.Argument(help="Run folder or checkpoint.", **_PATH)],
+    folder: Annotated[Path, typer.Argument(help="New folder.", **_PATH)],
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
@@ -178,7 +195,7 @@ def export(
 def demo(
     recipe: Annotated[str, typer.Argument(help="Recipe of the demonstration.")] = "demo",
     overrides: Overrides = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Run folder.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option("--folder", help="Run folder.", **_PATH)] = Path("runs/demo"),
     more_cloning: Annotated[
         bool, typer.Option(help="Also spend PPO's seconds on more cloning, for comparison.")
     ] = True,
@@ -203,6 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = app(given, prog_name="rlvla3", standalone_mode=False)
     except UserError as error:
         _refuse(str(error))
+    except SystemExit as error:
+        _refuse(f"code that a setting names ended the command: {in_words(error)}; it must not exit")
+    except OSError as error:
+        if error.errno not in _ABOUT_PATHS or not error.filename:
+            raise
+        _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "rlvla3"
         _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
@@ -239,5 +262,6 @@ def _ended_by(*ends: signal.Signals, restored: bool) -> Iterator[None]:
 
 
 def _refuse(text: str, code: int = 2) -> NoReturn:
-    typer.echo(f"rlvla3: {text}", err=True)
+    for line in text.splitlines():
+        typer.echo(f"rlvla3: {line}", err=True)
     raise SystemExit(code) from None

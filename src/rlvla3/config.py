@@ -128,7 +128,7 @@ class Config(Settings):
             if not 0 <= slot < slots or not 0 <= generator < self.generator.members:
                 raise ValueError(
                     f"generator.pins: slot {slot} -> Generator {generator} is outside slots 0…{slots - 1} "
-                    f"and Generators 0…{self.generator.members - 1}"
+                    f"and Generators 0…{self.generator.members - 1}; use numbers of these"
                 )
 
     def _check_quota(self) -> None:

@@ -12,7 +12,7 @@ from rlvla3.core.sharding import shard_sizes
 from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
-from rlvla3.plugins import in_words, resolve
+from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.policies.registry import policy_class
 from rlvla3.settings import Settings
 from rlvla3.simulators.registry import simulator_class
@@ -113,7 +113,7 @@ def try_order(name: str, key: Any) -> None:
         )
     try:
         sorted(two, key=key)
-    except Exception as error:  # whatever a function of the user's does
+    except USERS_FAULTS as error:
         raise ValueError(
             f"{name} must be a function from a rlvla3.core.batcher.Pending to a sort key; called with one "
             f"it fails: {in_words(error)}"
@@ -161,13 +161,13 @@ class TrainerConfig(Settings):
     """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one."""
     threads: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Torch threads; more than one oversubscribes a small machine."""
-    batch: int = Field(default=16, ge=1)
+    batch: int = Field(default=16, ge=1, le=MOST_ENVS)
     """B: trajectories of one version."""
     micro_batch: int = Field(default=4, ge=1)
     """Trajectories handed to the Trainer together, as they finish."""
     trajectory: Literal["episode", "segment"] = "episode"
     """What the Trainer consumes: whole episodes, or segments of ``chunks`` chunks of them."""
-    chunks: int = Field(default=0, ge=0)
+    chunks: int = Field(default=0, ge=0, le=MOST_ENVS)
     """Chunks of a segment; for episodes 0 (taken from the longest step limit)."""
     updates: int = Field(default=10, ge=1)
     """Versions to train."""

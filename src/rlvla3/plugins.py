@@ -1,14 +1,18 @@
 """Looking a component up by its built-in name or as ``module:attribute``."""
 
+import contextlib
 import difflib
 import importlib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlvla3.errors import UserError
 from rlvla3.settings import Settings
+
+USERS_FAULTS = (Exception, SystemExit)
+"""Whatever code of the user's own may raise."""
 
 
 def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
@@ -25,6 +29,8 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
     """
     target = built_in.get(kind, kind)
     module_name, colon, attribute = target.partition(":")
+    if colon and not (module_name and attribute):
+        raise UserError(f"{what} = {kind!r} must be module:attribute, such as my_module:MyClass")
     if not colon:
         near = difflib.get_close_matches(kind, built_in, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -37,7 +43,7 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
         raise UserError(
             f"{what} = {kind!r}: no module {error.name!r}; install it or correct the name"
         ) from error
-    except Exception as error:  # whatever a module of the user's does while it is imported
+    except USERS_FAULTS as error:
         raise UserError(f"{what} = {kind!r}: importing {module_name!r} fails: {in_words(error)}") from error
     try:
         return getattr(module, attribute)
@@ -68,6 +74,27 @@ def component(what: str, kind: str, built_in: Mapping[str, str], needs: Sequence
     if not (isinstance(settings, type) and issubclass(settings, Settings)):
         raise UserError(f"{what} = {kind!r}: its Settings must be a subclass of rlvla3.settings.Settings")
     return found
+
+
+@contextlib.contextmanager
+def guarded(what: str, kind: str) -> Iterator[None]:
+    """Tell what code of the user's own does wrong in one line; that of this package shows its traceback.
+
+    Args:
+        what, kind: as for ``resolve``.
+
+    Raises:
+        UserError: the user's code raised something.
+    """
+    if ":" not in kind:
+        yield
+        return
+    try:
+        yield
+    except UserError:
+        raise
+    except USERS_FAULTS as error:
+        raise UserError(f"{what} = {kind!r} fails: {in_words(error)}") from error
 
 
 def in_words(error: BaseException) -> str:

@@ -44,10 +44,16 @@ _LOCK = ".lock"
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader or a crash sees the old text or the new one, never a part.
 
+    A link stays one, and what is no file (a terminal, ``/dev/null``) is written to.
+
     Raises:
         UserError: the folder cannot be written or the disk is full.
     """
     try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -61,23 +67,43 @@ def write_text(path: Path, text: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another folder") from error
+        raise UserError(f"{path}: cannot be written: {_why(error)}; choose another folder") from error
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that ``path`` can be written, without touching it.
+    """Make sure that figures can be written to ``path``, without touching it.
 
     Raises:
-        UserError: it is a folder, or its folder cannot be made or written.
+        UserError: it is a folder or a file of something else, or its folder cannot be made or written.
     """
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.is_file() and not _holds_figures(path):
+            raise UserError(f"{path}: holds something else than figures; choose another file or remove it")
+        if path.exists() and not path.is_file():
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another file") from error
+        raise UserError(f"{path}: cannot be written: {_why(error)}; choose another file") from error
+
+
+def _holds_figures(path: Path) -> bool:
+    """Whether a file is empty or what ``--json`` writes."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return not text.strip() or set(json.loads(text)) == {"rows", "versions"}
+    except (ValueError, TypeError):
+        return False
+
+
+def _why(error: OSError) -> str:
+    """What the system says, where that is not misleading: a file where a folder should be "exists"."""
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} is a file or a broken link"
+    return str(error.strerror)
 
 
 def make_folder(path: Path) -> None:
@@ -89,7 +115,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be made: {error.strerror}; choose another folder") from error
+        raise UserError(f"{path}: cannot be made: {_why(error)}; choose another folder") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -188,6 +214,11 @@ class RunFolder:
         run = cls._locked(folder)
         if run.used:
             run.close()
+            if any(run.checkpoints.glob("best-*")) and not any(run.checkpoints.glob("checkpoint-*")):
+                raise UserError(
+                    f"{folder}: already holds weights, which a new run can begin from (weights={folder}); "
+                    "choose another folder"
+                )
             raise UserError(
                 f"{folder}: already holds a run; add --resume to go on with it or choose another folder"
             )
@@ -221,8 +252,9 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            why = "it is a file" if folder.is_file() else error.strerror
-            raise UserError(f"{folder}: cannot be written: {why}; choose another run folder") from error
+            raise UserError(
+                f"{folder}: cannot be written: {_why(error)}; choose another run folder"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -42,7 +42,7 @@ def command(what: str, only: str, updates: int | None, json: Path | None) -> Non
         ]
         write_figures(json, [*rows, *(row for result in results for row in result.rows())])
     if not all(holds(result) for result in results):
-        raise SystemExit(1)
+        raise typer.Exit(1)
 
 
 def holds(result: Result) -> bool:

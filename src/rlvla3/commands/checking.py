@@ -12,6 +12,7 @@ from rlvla3.checking.derived import derived
 from rlvla3.checking.findings import Derived, Finding
 from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
+from rlvla3.commands.running import check_weights
 from rlvla3.config import load_config
 from rlvla3.costs import Costs
 from rlvla3.doctor import usable_cores
@@ -34,6 +35,7 @@ def command(recipe: str, overrides: Sequence[str], profile: Path | None, json: P
     if costs is not None:
         rows += expected(assembly, costs)
     _ = assembly.algorithm
+    check_weights(assembly)
     found = [*findings(assembly, usable_cores(), costs), *lacking(assembly.config, rows)]
     show(rows, found)
     if json is not None:

@@ -42,8 +42,13 @@ def command(
 
 
 def saved_config(weights: Path, overrides: Sequence[str]) -> Config:
-    """The configuration stored with a policy, with overrides."""
+    """The configuration stored with a policy, with overrides.
+
+    Raises:
+        UserError: the policy is damaged, or an override is at fault.
+    """
     source = checkpoint.find(weights)
+    checkpoint.verify(source)
     with TemporaryDirectory(prefix="rlvla3-config-") as folder:
         # JSON is YAML, so the stored text goes through the same reader as a recipe.
         path = Path(folder) / "config.yaml"

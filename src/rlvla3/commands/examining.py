@@ -16,4 +16,4 @@ def command(json: Path | None) -> None:
         rows = [Row(name=check.name, value=float(check.ok), unit="ok", bound=1.0) for check in checks]
         write_figures(json, rows)
     if not all(check.ok for check in checks):
-        raise SystemExit(1)
+        raise typer.Exit(1)

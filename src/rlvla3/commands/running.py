@@ -55,6 +55,18 @@ def require_gl(assembly: Assembly) -> None:
         require_backend()
 
 
+def check_weights(assembly: Assembly) -> None:
+    """Make sure that training can begin from the weights that the configuration names.
+
+    Raises:
+        UserError: there are none, or they are damaged or of another set-up.
+    """
+    if assembly.config.weights:
+        path = checkpoint.find(Path(assembly.config.weights))
+        checkpoint.verify(path)
+        checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+
+
 def train(
     config: Config, folder: RunFolder, *, resume: bool, phase: str = "train", record: bool = False
 ) -> Outcome:
@@ -82,10 +94,8 @@ def train(
                 f"{folder.path}: {start[1]['version']} versions are trained already; to go on, give "
                 f"trainer.updates above {start[1]['version']} (it is {config.trainer.updates})"
             )
-    elif config.weights:
-        path = checkpoint.find(Path(config.weights))
-        checkpoint.verify(path)
-        checkpoint.check_fingerprint(path, checkpoint.describe(path).fingerprint, assembly.fingerprint())
+    else:
+        check_weights(assembly)
     require_gl(assembly)
     _ = assembly.layout  # builds all that follows from the configuration, so that its faults show now
     with ExitStack() as stack:

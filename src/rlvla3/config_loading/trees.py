@@ -245,7 +245,9 @@ def _put(tree: Tree, path: tuple[str, ...], leaf: Leaf, full: str) -> Tree:
         return replace(tree, values=tuple(values))
     if isinstance(tree, Leaf):
         if not tree.is_null:
-            raise UserError(f"{COMMAND_LINE}: {full}: '{key}' lies inside a single value, '{tree.text}'")
+            raise UserError(
+                f"{COMMAND_LINE}: {full}: '{key}' lies inside a single value, '{tree.text}'; leave it out"
+            )
         tree = Branch(entries={}, source=COMMAND_LINE)
     empty = Leaf(text="", plain=True, source=COMMAND_LINE)
     new = Branch(entries={key: _put(tree.entries.get(key, empty), rest, leaf, full)}, source=tree.source)

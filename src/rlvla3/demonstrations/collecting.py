@@ -31,6 +31,7 @@ from rlvla3.demonstrations.dataset import FORMAT, Dataset
 from rlvla3.errors import UserError
 from rlvla3.lifetime import begin_worker
 from rlvla3.messages import Start
+from rlvla3.plugins import guarded
 from rlvla3.simulators.registry import simulator_class
 
 _RETRIES = 4
@@ -203,6 +204,11 @@ def _demonstrate_all(jobs: Sequence[Job]) -> list[_Episode]:
 
 
 def _demonstrate(job: Job) -> _Episode:
+    with guarded("simulator.kind", job[0].kind):
+        return _demonstrated(job)
+
+
+def _demonstrated(job: Job) -> _Episode:
     plan, task, first = job
     env, expert = _env_and_expert(plan)
     for failures in range(_RETRIES + 1):

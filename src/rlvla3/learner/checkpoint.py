@@ -363,7 +363,7 @@ class Kept:
         self._folder, self._keep = folder, keep
 
     def newest(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """The newest checkpoint."""
         found = self._all("checkpoint")
         return found[-1] if found else None
 
@@ -402,7 +402,8 @@ class Kept:
         return target
 
     def _all(self, family: str) -> list[Path]:
-        return sorted(p for p in self._folder.glob(f"{family}-*") if (p / MANIFEST).is_file())
+        # Also one without a manifest: it was complete when it got its name, so it is damaged.
+        return sorted(self._folder.glob(f"{family}-[0-9]*-version-*"))
 
     def _next(self, family: str, version: int) -> Path:
         taken = [int(path.name.split("-")[1]) for path in self._all(family)]

@@ -6,6 +6,7 @@ record in a place is the one that was asked for.
 """
 
 import errno
+import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class SlabLayout:
         fields, offset = [], 0
         for name, shape, dtype in wanted:
             fields.append(SlabField(name=name, shape=shape, dtype=dtype, offset=offset))
-            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            size = math.prod(shape) * np.dtype(dtype).itemsize
             offset += -(-size // _ALIGN) * _ALIGN
         return cls(fields=tuple(fields), size=offset)
 

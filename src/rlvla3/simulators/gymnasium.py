@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import in_words
+from rlvla3.plugins import USERS_FAULTS, in_words
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -157,7 +157,7 @@ def _make(settings: GymnasiumSettings) -> Any:
         arguments["render_mode"] = "rgb_array"
     try:
         env: Any = gymnasium.make(settings.env_id, **arguments)
-    except Exception as error:  # whatever an environment of the user's does
+    except USERS_FAULTS as error:
         raise UserError(
             f"simulator.options.env_id = {settings.env_id!r} cannot be made: {in_words(error)}; correct "
             "env_id or simulator.options.arguments"

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import in_words, resolve
+from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -159,7 +159,7 @@ def _load_reward(name: str) -> RewardFunction | None:
     function: RewardFunction = resolve("simulator.options.reward", name, {})
     try:
         float(function(dict.fromkeys(_INFO, 0.0), False, 0.0))
-    except Exception as error:  # whatever a function of the user's does
+    except USERS_FAULTS as error:
         raise UserError(
             f"simulator.options.reward = {name!r} must be a function (info, success, dense) -> reward; "
             f"called with zeros it fails: {in_words(error)}"
