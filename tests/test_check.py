@@ -287,3 +287,9 @@ def test_the_size_of_the_tiny_policy_is_estimated_from_its_architecture() -> Non
         found = Assembly(load_config("reach", [f"policy.options.size={size}M"]))
         weights = next(row.value for row in derived(found) if row.name == "weights")
         assert weights * 2**20 / 4 == pytest.approx(size * 1e6, rel=0.1)
+
+
+def test_rounds_where_nothing_waits() -> None:
+    computing = Assembly(load_config("reach", ["simulator.round_ms=1"]))
+    assert "simulator.round_ms" in {finding.field for finding in findings(computing, 8)}
+    assert "simulator.round_ms" not in warned("simulator.round_ms=1")

@@ -55,7 +55,7 @@ def schedule_settings(mode: Mode, *, updates: int = 12) -> Schedule:
     batching = BatchingSettings(
         max_batch_size=16 if two else ENVS,
         batch_timeout_s=0.2,
-        linger_s=0.007 if two else 0.011,
+        linger_s=0.009 if two else 0.011,
         order=ORDERS["arrival"],
         lockstep=mode == "ss",
         routing="any" if two else "least_loaded",

@@ -50,7 +50,7 @@ def delay(**settings) -> Synthetic:
 class Driven:
     """A Simulator role with everything it emitted, in order."""
 
-    def __init__(self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2) -> None:
+    def __init__(self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0) -> None:
         spec = simulator.spec
         record = [FieldSpec(name="action", shape=(chunk, spec.action_dim), dtype="float32")]
         self.slab = slab_of(spec.observation, record, rows, chunks, chunk)
@@ -59,7 +59,12 @@ class Driven:
             SlotPlan(slot=Slot(i), envs=tuple(map(Env, envs)), lane=i % lanes) for i, envs in enumerate(slots)
         ]
         self.role = SimulatorRole(
-            member=MEMBER, simulator=simulator, slots=plans, slab=self.slab, emit=self._emit
+            member=MEMBER,
+            simulator=simulator,
+            slots=plans,
+            slab=self.slab,
+            emit=self._emit,
+            round_s=round_s,
         )
 
     def _emit(self, *events) -> None:

@@ -1,5 +1,6 @@
 """The Simulator role, driven by hand."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -375,6 +376,32 @@ def test_an_error_comes_first_and_names_its_env_and_start(fault, doing) -> None:
         assert expected in first
         assert f"while {doing} env 8 of slot 0, Start(task=0, split='train', state=3) at sub-step 0" in first
         assert rest.startswith("Traceback")
+
+
+def test_waits_end_at_multiples_of_the_round() -> None:
+    """Waits of 1 and 11 ms end with the round of 80 ms that they end in, so mostly together."""
+    waits: list[tuple[float, float]] = []
+
+    class Watched(Synthetic):
+        def make(self) -> DelayEnv:
+            class Env(DelayEnv):
+                def finish(self) -> Step:
+                    waits.append((self._ready_s, time.monotonic()))
+                    return super().finish()
+
+            return Env(self._settings)
+
+    simulator = Watched(SyntheticSettings(task="delay", mean_ms=(1.0, 11.0)))
+    slow = Start(task=1, split="train", state=3)
+    with driven(simulator, slots=((0,), (1,)), chunk=1, chunks=8, round_s=0.08) as driver:
+        driver.begin(credit(env=0, row=0), credit(env=1, row=1, start=slow))
+        for _ in range(12):
+            driver.answer(driver.event(ObservationReady))
+        for _ in range(2):
+            driver.event(ObservationReady)
+    assert len(waits) == 12
+    for until_s, ended_s in waits:
+        assert ended_s >= math.ceil(until_s / 0.08) * 0.08, "before its round was over"
 
 
 def test_a_member_whose_envs_cannot_be_built_is_lost_and_never_ready() -> None:

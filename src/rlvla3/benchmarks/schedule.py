@@ -62,7 +62,7 @@ CASES = (
     Case(
         name="rollout_only",
         required=0.94,
-        overrides=("learner.options.ms_per_sample=0",),
+        overrides=("learner.options.ms_per_sample=0", "simulator.round_ms=1"),
         trains=False,
         skip=1,
         updates=7,
@@ -75,7 +75,7 @@ CASES = (
             "learner.options.ms_per_sample=0",
             "generator.members=2",
             "generator.max_batch_size=16",
-            "generator.linger_ms=7",
+            "generator.linger_ms=9",
             "generator.routing=any",
         ),
         trains=False,

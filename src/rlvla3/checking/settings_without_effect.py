@@ -15,6 +15,7 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     are known."""
     found = [finding for rule in _RULES for finding in rule(assembly.config)]
     found += _starts(assembly)
+    found += _rounds(assembly)
     found += _cores(assembly.config, cores)
     if costs is not None:
         found += _timeouts(assembly, costs)
@@ -200,6 +201,15 @@ def _evaluation(config: Config) -> Iterator[Finding]:
         yield Finding(
             field="checkpoint.every_versions",
             text="0 keeps only the end: a crash or a power cut loses the run; set it above 0",
+        )
+
+
+def _rounds(assembly: Assembly) -> Iterator[Finding]:
+    if assembly.config.simulator.round_ms and not assembly.spec.waits:
+        yield Finding(
+            field="simulator.round_ms",
+            text="the envs of this simulator compute, they do not say how long they wait: it has no effect; "
+            "leave it out",
         )
 
 

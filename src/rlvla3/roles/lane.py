@@ -4,6 +4,7 @@ A GL context belongs to the thread that made it, so everything about an env happ
 """
 
 import heapq
+import math
 import threading
 import time
 import traceback
@@ -55,7 +56,9 @@ class Lane(threading.Thread):
         slab: Slab,
         emit: Emit,
         ready: threading.Semaphore,
+        round_s: float = 0.0,
     ) -> None:
+        """``round_s``: waits end at multiples of this, several together; 0: each when it is over."""
         super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
         self._member = member
         self._simulator = simulator
@@ -63,6 +66,7 @@ class Lane(threading.Thread):
         self._slab = slab
         self._emit = emit
         self._ready = ready
+        self._round_s = round_s
         self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
@@ -139,6 +143,10 @@ class Lane(threading.Thread):
                 return self._begin_round()
             self._later.extend(items)
         return self._later.popleft()
+
+    def _rounded(self, until_s: float) -> float:
+        """The end of the round in which a wait is over: one wake-up serves all that end in it."""
+        return math.ceil(until_s / self._round_s) * self._round_s if self._round_s else until_s
 
     def _begin_round(self) -> tuple[Slot, Any]:
         """Take all chunks whose waits are over; returns the first."""
@@ -272,7 +280,7 @@ class Lane(threading.Thread):
             except StopIteration as end:
                 results: list[ChunkResult] = end.value
             else:
-                heapq.heappush(self._begun, (until_s, next(self._order), slot, chunk))
+                heapq.heappush(self._begun, (self._rounded(until_s), next(self._order), slot, chunk))
                 return
         slot.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]

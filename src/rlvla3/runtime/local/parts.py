@@ -64,6 +64,7 @@ def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Si
         slots=plans,
         slab=map_slab(part.slab, assembly.layout),
         emit=emit,
+        round_s=assembly.config.simulator.round_ms / 1000,
     )
 
 
