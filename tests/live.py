@@ -80,6 +80,7 @@ class Watcher:
         self.telemetry: list[Any] = []
         self.rows: list[int] = []
         """Trajectories anywhere between start and training, at every look."""
+        self.stood_still_s: list[float] = []
         self._reactions: list[tuple[Callable[[Engine], bool], Callable[[], None]]] = []
 
     def when(self, condition: Callable[[Engine], bool], action: Callable[[], None]) -> None:
@@ -113,6 +114,9 @@ class Watcher:
 
     def on_watch(self, engine: Engine, now_s: float) -> None:
         pass
+
+    def on_stood_still(self, seconds: float) -> None:
+        self.stood_still_s.append(seconds)
 
 
 class Run:

@@ -1,5 +1,7 @@
 """Whatever a user gets wrong is one line that names field or file and remedy, and exit code 2."""
 
+import hashlib
+import json
 import os
 import stat
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from live import Watcher
 from refusals import SMALL, refused, run_folder
 
@@ -19,6 +22,8 @@ from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
+from rlvla3.plugins import distrust
+from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
 
 
@@ -344,3 +349,54 @@ def test_no_gl_back_end(command: str, environment: dict[str, str], parts: Sequen
     for part in parts:
         assert part in lines[0]
     assert not list(Path("runs").glob("*/config.yaml"))
+
+
+def put_code_in(run: Path) -> None:
+    """Let the run folder and its checkpoint name a policy in ``elsewhere.py``, which shows when it runs."""
+    Path("elsewhere.py").write_text(
+        "from rlvla3.policies.emulated import Emulated\nopen('it-ran', 'w').close()\n"
+    )
+    folder = checkpoint.find(run, resume=True)
+    name, text = checkpoint.CONFIG, (folder / checkpoint.CONFIG).read_text()
+    changed = text.replace('"policy":{"kind":"emulated"', '"policy":{"kind":"elsewhere:Emulated"')
+    assert changed != text
+    (folder / name).write_text(changed)
+    manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+    digest = hashlib.sha256(changed.encode()).hexdigest()
+    manifest["files"][name] = {"bytes": len(changed), "sha256": digest}
+    (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    recipe = run / "config.yaml"
+    tree = yaml.safe_load(recipe.read_text())
+    tree["policy"]["kind"] = "elsewhere:Emulated"
+    recipe.write_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize("command", [("eval", "run"), ("train", "run", "--resume")])
+def test_code_that_a_checkpoint_names_is_refused(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_code_in(run_folder("run"))
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    line = refused(capsys, *command)
+    assert "policy.kind = 'elsewhere:Emulated' is code that " in line
+    assert line.endswith("look at it, then allow it with --allow-code")
+    assert not Path("it-ran").exists()
+    refused(capsys, *command, "--allow-code", "simulator.options.cv=many")
+    assert Path("it-ran").exists()
+    sys.modules.pop("elsewhere")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "simulator.kind=elsewhere:Thing",
+        "algorithm.kind=elsewhere:Thing",
+        "learner.kind=elsewhere:Thing",
+        "generator.order=elsewhere:Thing",
+    ],
+)
+def test_no_setting_of_a_stranger_runs_code(override: str) -> None:
+    with distrust("somewhere"), pytest.raises(UserError, match="'elsewhere:Thing' is code that somewhere names"):
+        load_config("schedule-benchmark", [override])
+    with distrust("somewhere", ["elsewhere:Thing"]), pytest.raises(UserError, match="no module 'elsewhere'"):
+        load_config("schedule-benchmark", [override])

@@ -62,6 +62,12 @@ Json = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on in a used run folder; RECIPE may be that folder.")
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", help="Run code (module:attribute) that the checkpoint or run folder names."
+    ),
+]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).", **_PATH)]
 
 
@@ -86,12 +92,13 @@ def train(
     overrides: Overrides = None,
     folder: Folder = None,
     resume: Resume = False,
+    allow_code: AllowCode = False,
     json: Json = None,
 ) -> None:
     """Train a policy by asynchronous reinforcement learning."""
     from rlvla3.commands import training
 
-    training.command(recipe, overrides or [], folder, resume, json)
+    training.command(recipe, overrides or [], folder, resume, json, allow_code)
 
 
 @app.command()
@@ -117,12 +124,13 @@ def evaluate(
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
+    allow_code: AllowCode = False,
     json: Json = None,
 ) -> None:
     """Measure a policy's success on fixed held-out initial states."""
     from rlvla3.commands import evaluating
 
-    evaluating.command(weights, overrides or [], videos, not newest, json)
+    evaluating.command(weights, overrides or [], videos, not newest, json, allow_code)
 
 
 @app.command()
@@ -189,6 +197,19 @@ def export(
 
     checkpoint.export(source, folder, averaged=not newest)
     typer.echo(f"{folder}: written from {checkpoint.find(source)}")
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="A folder below RUN/rejected.")],
+    overrides: Overrides = None,
+    allow_code: AllowCode = False,
+    json: Json = None,
+) -> None:
+    """Run an update again that was skipped because something in it was not finite."""
+    from rlvla3.commands import replaying
+
+    replaying.command(folder, overrides or [], allow_code, json)
 
 
 @app.command()

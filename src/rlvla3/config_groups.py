@@ -330,7 +330,10 @@ class HealthConfig(Settings):
     update_timeout_s: float = Field(default=1800.0, gt=0)
     """Time an update may take."""
     restarts: int = Field(default=3, ge=0)
-    """Replacements of each member over the run."""
+    """Replacements of each member within ``restart_window_s``."""
+    restart_window_s: float = Field(default=3600.0, gt=0)
+    """Seconds after which a replacement is forgiven: a run of days meets a fault now and then, a member
+    that fails again and again is another matter."""
     start_attempts: int = Field(default=2, ge=1)
     """Times an episode start is tried before it is given up."""
 

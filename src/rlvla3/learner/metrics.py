@@ -45,20 +45,17 @@ class Means:
         return {name: total / self._sizes[name] for name, total in self._sums.items()} | self._maxima
 
 
-def logprob_gap(log_prob: Tensor, behaviour: Tensor, current: Tensor) -> dict[str, float]:
-    """How far the trainer's log-probs are from the generator's where both have the same weights.
+def logprob_gap(log_prob: Tensor, behaviour: Tensor) -> dict[str, float]:
+    """How far the trainer's log-probs are from the generator's under the same weights.
 
     Args:
-        log_prob: [B, ...] before the first step of an update.
+        log_prob: [B, ...].
         behaviour: of the same shape.
-        current: [B] bool: chunks whose behaviour version is the one held.
 
     Returns:
-        ``logprob_gap_max`` and ``logprob_gap_mean`` of |ratio − 1|; empty if no chunk is current.
+        ``logprob_gap_max`` and ``logprob_gap_mean`` of |ratio − 1|.
     """
-    if not current.any():
-        return {}
-    gap = (log_prob[current] - behaviour[current]).clamp(-20.0, 20.0).expm1().abs()
+    gap = (log_prob - behaviour).clamp(-20.0, 20.0).expm1().abs()
     return {"logprob_gap_max": float(gap.max()), "logprob_gap_mean": float(gap.mean())}
 
 
