@@ -23,7 +23,6 @@ from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.plugins import distrust
-from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
 
 
@@ -396,7 +395,10 @@ def test_code_that_a_checkpoint_names_is_refused(
     ],
 )
 def test_no_setting_of_a_stranger_runs_code(override: str) -> None:
-    with distrust("somewhere"), pytest.raises(UserError, match="'elsewhere:Thing' is code that somewhere names"):
+    with (
+        distrust("somewhere"),
+        pytest.raises(UserError, match="'elsewhere:Thing' is code that somewhere names"),
+    ):
         load_config("schedule-benchmark", [override])
     with distrust("somewhere", ["elsewhere:Thing"]), pytest.raises(UserError, match="no module 'elsewhere'"):
         load_config("schedule-benchmark", [override])

@@ -64,9 +64,7 @@ Resume = Annotated[
 ]
 AllowCode = Annotated[
     bool,
-    typer.Option(
-        "--allow-code", help="Run code (module:attribute) that the checkpoint or run folder names."
-    ),
+    typer.Option("--allow-code", help="Run code (module:attribute) that the checkpoint or run folder names."),
 ]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).", **_PATH)]
 

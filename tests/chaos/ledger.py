@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from chaos.faults import Fault
-
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row
 
@@ -82,7 +81,9 @@ class Ledger:
         folder = checkpoint.find(run, resume=True)
         state = json.loads(checkpoint.engine_state(folder))
         starts, version = state["flights"]["starts"], state["version"]
-        handed_out = {(task, number) for task, count in enumerate(starts["counts"]) for number in range(count)}
+        handed_out = {
+            (task, number) for task, count in enumerate(starts["counts"]) for number in range(count)
+        }
         trained = {
             tuple(item["start"])
             for line in self.history()
@@ -138,5 +139,7 @@ class Ledger:
                 for one, s in zip(struck, back_s, strict=True)
                 if (one.fault.role, one.fault.name) == (role, name)
             ]
-            rows.append(Row(name=f"back_s/{role}/{name}", value=max(of_kind), unit=f"s, worst of {len(of_kind)}"))
+            rows.append(
+                Row(name=f"back_s/{role}/{name}", value=max(of_kind), unit=f"s, worst of {len(of_kind)}")
+            )
         return rows

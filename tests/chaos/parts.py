@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from chaos.orders import obey, take
 from echo import EchoEnv, EchoSimulator, RecordingLearner, RecordingSettings
 from pydantic import Field
 
+from chaos.orders import obey, take
 from rlvla3.learner.api import UpdateReport
 from rlvla3.learner.registry import LearnerContext
 from rlvla3.policies.api import Arrays, NoiseKey, PolicyInterface

@@ -21,10 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from chaos.ledger import Ledger
-from chaos.soak import broken
 from live import Command, alive, members_of, values, wait_for
 
+from chaos.ledger import Ledger
+from chaos.soak import broken
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, write_figures
 

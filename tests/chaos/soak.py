@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
+from live import Command, alive, members_of, values, wait_for
+
 from chaos.faults import LONG_PAUSE_S, PAUSE_S, TARGETS, Fault, schedule
 from chaos.ledger import Ledger, Struck
 from chaos.orders import give
-from live import Command, alive, members_of, values, wait_for
-
 from rlvla3.metrics import write_figures
 
 EVERY_S = 15.0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from chaos.faults import FAULTS, schedule
 from chaos.ledger import Ledger
 from chaos.resume import counted

@@ -92,6 +92,7 @@ def test_without_lag_the_correction_changes_no_bit() -> None:
         step(trained, 12)
     assert same(*results)
 
+
 def test_the_gap_is_known_where_every_chunk_is_one_version_behind() -> None:
     """The usual case of full asynchrony. Records under the weights of before have none; others do."""
     trained = learner(lr=3e-2)
@@ -142,9 +143,13 @@ def test_a_rejected_batch_can_be_replayed(tmp_path) -> None:
     other = learner(epochs=1, model=bandit.build(seed=5))
     samples, reason = rejected.read(tmp_path, other.model)
     assert reason == "not_finite_loss"
-    (found,) = rejected.findings(samples)
-    assert (found.field, found.episode, found.chunk) == ("record.log_prob", 42, 1)
-    assert np.isnan(found.value)
+    found = list(rejected.findings(samples))
+    # The proximal policy of a chunk of the present version is its behaviour policy.
+    assert {(one.field, one.episode, one.chunk) for one in found} == {
+        ("record.log_prob", 42, 1),
+        ("proximal", 42, 1),
+    }
+    assert all(np.isnan(one.value) for one in found)
     report = other.replay(tmp_path)
     assert report.skipped
     assert report.metrics["not_finite_loss"] == 1.0

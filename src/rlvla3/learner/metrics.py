@@ -19,11 +19,6 @@ class Means:
         self._sizes: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was added yet."""
-        return not self._sums and not self._maxima
-
     def add(self, metrics: Mapping[str, float], size: float) -> None:
         """Add metrics that are means over ``size`` samples."""
         for name, value in metrics.items():

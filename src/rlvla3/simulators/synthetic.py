@@ -178,7 +178,9 @@ class _SyntheticEnv:
     def _strike(self, resets: bool) -> list[str]:
         """Let the faults of this place strike; returns their kinds."""
         start = self._start
-        struck = strike(self._settings.faults, (start.task, start.split, start.state, 0 if resets else self._steps))
+        struck = strike(
+            self._settings.faults, (start.task, start.split, start.state, 0 if resets else self._steps)
+        )
         self._blind = "nan_observation" in struck
         return struck
 
