@@ -377,7 +377,7 @@ def test_code_that_a_checkpoint_names_is_refused(
     put_code_in(run_folder("run"))
     monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
     line = refused(capsys, *command)
-    assert "policy.kind = 'elsewhere:Emulated' is code that " in line
+    assert "policy.kind: 'elsewhere:Emulated' is code that " in line
     assert line.endswith("look at it, then allow it with --allow-code")
     assert not Path("it-ran").exists()
     refused(capsys, *command, "--allow-code", "simulator.options.cv=many")
