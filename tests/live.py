@@ -254,13 +254,17 @@ def wait_for(condition: Callable[[], Any], limit_s: float = LIMIT_S, what: str =
 class Command:
     """``rlvla3 ...`` in a process of its own; killed with all it started when the test ends."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, descriptors: int = 0) -> None:
+        """``descriptors``: how many files it may have open; 0: as many as the tests."""
         folder.mkdir(parents=True, exist_ok=True)
+        code = "from rlvla3.cli import main; main()"
+        if descriptors:
+            code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2); {code}"
         self.output = folder / "output.txt"
         path = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         with self.output.open("wb") as output:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", "from rlvla3.cli import main; main()", *arguments],
+                [sys.executable, "-c", code, *arguments],
                 cwd=folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import resource
 import signal
 import sys
 import threading
@@ -242,6 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:
         _refuse(f"code that a setting names ended the command: {in_words(error)}; it must not exit")
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            _refuse(f"{error.strerror}: {most} are allowed here; raise the limit (ulimit -n) or use fewer members")
         if error.errno not in _ABOUT_PATHS or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")

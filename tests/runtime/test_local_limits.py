@@ -1,0 +1,100 @@
+"""What the machine refuses in the middle of a run: full disks, read-only folders, file descriptors."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live import Command
+
+from rlvla3.learner import checkpoint
+
+pytestmark = pytest.mark.live
+
+SMALL = (
+    "schedule-benchmark",
+    *("simulator.envs=4", "simulator.slots=4", "simulator.lanes=4", "trainer.batch=4", "trainer.micro_batch=4"),
+    *("trainer.updates=6", "checkpoint.every_versions=1", "checkpoint.keep=3", "log.tensorboard=false"),
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 4 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "rlvla3-test", str(disk)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("file systems can be mounted by root only")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def remount(disk: Path, option: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = Command(folder, *arguments)
+    try:
+        return command.wait(), command.text
+    finally:
+        command.close()
+
+
+def test_a_disk_that_fills_up_loses_no_checkpoint_and_the_run_goes_on_later(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """Three checkpoints of 2 MB do not fit: one line, the last complete one stays and can be resumed."""
+    big = (*SMALL, "policy.options.weight_count=500000")
+    folder = small_disk / "run"
+    code, text = run(tmp_path / "first", "train", *big, "--folder", str(folder))
+    assert code == 2, text
+    line = text.strip().splitlines()[-1]
+    assert "No space left on device" in line and "free space" in line, text
+    assert f"rlvla3 train {folder} --resume" in line
+    assert "Traceback" not in text
+    last = checkpoint.find(folder, resume=True)
+    checkpoint.verify(last)
+    version = checkpoint.describe(last).version
+    assert 1 <= version < 6
+    assert not list((folder / "checkpoints").glob(".writing-*"))
+    remount(small_disk, "size=64m")
+    code, text = run(tmp_path / "second", "train", str(folder), "--resume")
+    assert code == 0, text
+    assert checkpoint.describe(checkpoint.find(folder, resume=True)).version == 6
+
+
+def test_a_read_only_folder_is_one_line(tmp_path: Path, small_disk: Path) -> None:
+    remount(small_disk, "ro")
+    code, text = run(tmp_path / "out", "train", *SMALL, "--folder", str(small_disk / "run"))
+    assert code == 2 and len(text.strip().splitlines()) == 1, text
+    assert "Read-only file system" in text and "choose another run folder" in text
+
+
+def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line(tmp_path: Path, small_disk: Path) -> None:
+    folder = small_disk / "run"
+    code, text = run(tmp_path / "first", "train", *SMALL, "trainer.updates=2", "--folder", str(folder))
+    assert code == 0, text
+    remount(small_disk, "ro")
+    code, text = run(tmp_path / "second", "train", str(folder), "--resume", "trainer.updates=4")
+    assert code == 2 and "Traceback" not in text, text
+    assert "Read-only file system" in text.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("limit", [12, 24, 40])
+def test_too_few_file_descriptors_are_one_line_or_enough(limit: int, tmp_path: Path) -> None:
+    """Whatever the limit, the run ends well or says that descriptors are missing and how to get more."""
+    command = Command(tmp_path, "train", *SMALL, "--folder", str(tmp_path / "run"), descriptors=limit)
+    try:
+        code, text = command.wait(), command.text
+    finally:
+        command.close()
+    assert code in (0, 2), text
+    if code == 2:
+        assert "Too many open files" in text and "ulimit -n" in text, text
+        assert "Traceback" not in text
