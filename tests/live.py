@@ -259,7 +259,8 @@ class Command:
         folder.mkdir(parents=True, exist_ok=True)
         code = "from rlvla3.cli import main; main()"
         if descriptors:
-            code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2); {code}"
+            limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2)"
+            code = f"import resource; {limit}; {code}"
         self.output = folder / "output.txt"
         path = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         with self.output.open("wb") as output:

@@ -245,7 +245,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            _refuse(f"{error.strerror}: {most} are allowed here; raise the limit (ulimit -n) or use fewer members")
+            _refuse(
+                f"{error.strerror}: {most} are allowed here; raise the limit (ulimit -n) or use fewer members"
+            )
         if error.errno not in _ABOUT_PATHS or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")

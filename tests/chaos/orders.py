@@ -19,15 +19,15 @@ def give(folder: Path, target: str, what: str) -> None:
 
 def take(folder: str, target: str) -> str:
     """The order for ``target``, which is gone then; empty without one."""
-    path = f"{folder}/{target}"
-    if not os.path.exists(path):
+    order = Path(folder, target)
+    if not order.exists():
         return ""
-    mine = f"{path}-{os.getpid()}-{threading.get_ident()}"
+    mine = order.with_name(f"{target}-{os.getpid()}-{threading.get_ident()}")
     try:
-        os.rename(path, mine)
+        order.rename(mine)
     except FileNotFoundError:
         return ""
-    return Path(mine).read_text()
+    return mine.read_text()
 
 
 def obey(what: str) -> None:

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.live
 
 SMALL = (
     "schedule-benchmark",
-    *("simulator.envs=4", "simulator.slots=4", "simulator.lanes=4", "trainer.batch=4", "trainer.micro_batch=4"),
+    *("simulator.envs=4", "simulator.slots=4", "simulator.lanes=4"),
+    *("trainer.batch=4", "trainer.micro_batch=4"),
     *("trainer.updates=6", "checkpoint.every_versions=1", "checkpoint.keep=3", "log.tensorboard=false"),
 )
 

@@ -17,7 +17,7 @@ _SHOWN = 10
 
 
 def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path | None) -> None:
-    """Show what is not finite in a rejected batch, and run its update again; exit code 1 if it fails again."""
+    """Show what is not finite in a rejected batch, and run its update again; exit code 1: it failed again."""
     checkpoint.verify(folder)
     config = saved_config(folder, overrides, allow_code=allow_code)
     assembly = Assembly(config)
