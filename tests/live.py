@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,18 +254,14 @@ def wait_for(condition: Callable[[], Any], limit_s: float = LIMIT_S, what: str =
 class Command:
     """``rlvla3 ...`` in a process of its own; killed with all it started when the test ends."""
 
-    def __init__(self, folder: Path, *arguments: str, descriptors: int = 0) -> None:
-        """``descriptors``: how many files it may have open; 0: as many as the tests."""
+    def __init__(self, folder: Path, *arguments: str, within: Sequence[str] = ()) -> None:
+        """``within``: a command that runs what follows it under other conditions (``prlimit``, say)."""
         folder.mkdir(parents=True, exist_ok=True)
-        code = "from rlvla3.cli import main; main()"
-        if descriptors:
-            limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2)"
-            code = f"import resource; {limit}; {code}"
         self.output = folder / "output.txt"
         path = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         with self.output.open("wb") as output:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", code, *arguments],
+                [*within, sys.executable, "-c", "from rlvla3.cli import main; main()", *arguments],
                 cwd=folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,

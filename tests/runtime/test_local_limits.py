@@ -1,7 +1,7 @@
 """What the machine refuses in the middle of a run: full disks, read-only folders, file descriptors."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,8 +39,8 @@ def remount(disk: Path, option: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    command = Command(folder, *arguments)
+def run(folder: Path, *arguments: str, within: Sequence[str] = ()) -> tuple[int, str]:
+    command = Command(folder, *arguments, within=within)
     try:
         return command.wait(), command.text
     finally:
@@ -90,12 +90,26 @@ def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line(tmp_path: Pa
 @pytest.mark.parametrize("limit", [12, 24, 40])
 def test_too_few_file_descriptors_are_one_line_or_enough(limit: int, tmp_path: Path) -> None:
     """Whatever the limit, the run ends well or says that descriptors are missing and how to get more."""
-    command = Command(tmp_path, "train", *SMALL, "--folder", str(tmp_path / "run"), descriptors=limit)
-    try:
-        code, text = command.wait(), command.text
-    finally:
-        command.close()
+    arguments = ("train", *SMALL, "--folder", str(tmp_path / "run"))
+    code, text = run(tmp_path, *arguments, within=("prlimit", f"--nofile={limit}"))
     assert code in (0, 2), text
     if code == 2:
         assert "Too many open files" in text and "ulimit -n" in text, text
         assert "Traceback" not in text
+
+
+def test_a_full_dev_shm_is_none_of_our_business(tmp_path: Path) -> None:
+    """Containers often have 64 MB of it; our shared memory has no name there."""
+    script = 'mount -t tmpfs -o size=4k rlvla3-test /dev/shm && exec "$@"'
+    within = ("unshare", "--mount", "sh", "-c", script, "sh")
+    if subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("file systems can be mounted by root only")
+    code, text = run(tmp_path, "train", *SMALL, "--folder", str(tmp_path / "run"), within=within)
+    assert code == 0, text
+
+
+def test_a_limit_on_shared_memory_is_one_line(tmp_path: Path) -> None:
+    arguments = ("train", *SMALL, "--folder", str(tmp_path / "run"))
+    code, text = run(tmp_path, *arguments, within=("prlimit", "--fsize=100000"))
+    assert code == 2 and len(text.strip().splitlines()) == 1, text
+    assert "shared memory cannot be reserved (File too large)" in text and "lower simulator.envs" in text
