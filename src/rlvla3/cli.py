@@ -253,7 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "rlvla3"
-        _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
+        text = " ".join(error.format_message().split()).rstrip(".")
+        _refuse(f"{text}{' See' if text.endswith('?') else '; see'} {command} --help")
     except (typer.Abort, KeyboardInterrupt):
         _refuse("interrupted", _SIGNALLED + signal.SIGINT)
     except EndedBySignal as end:

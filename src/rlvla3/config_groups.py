@@ -9,6 +9,7 @@ from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config_loading import options
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.sharding import shard_sizes
+from rlvla3.errors import UserError
 from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
@@ -152,7 +153,11 @@ class GeneratorConfig(Settings):
     def _known_order(cls, value: str) -> str:
         if value not in ORDERS:
             built_in = {name: f"rlvla3.core.batcher:{name}" for name in ORDERS}
-            found = resolve("generator.order", value, built_in)
+            try:
+                found = resolve("generator.order", value, built_in)
+            except UserError as error:
+                # Here the field is known, and so the place where it was written.
+                raise ValueError(str(error).removeprefix("generator.order = ")) from error
             try_order(value, found)
         return value
 

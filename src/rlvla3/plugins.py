@@ -133,9 +133,11 @@ def guarded(what: str, kind: str) -> Iterator[None]:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as one line: its type, what it says, and the place where that is known."""
+    """An exception as one line: its type, what it says, and the place in the user's code, where it is."""
     text = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
-    frames = traceback.extract_tb(error.__traceback__)
+    package = Path(__file__).parent
+    called = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in called if package not in Path(frame.filename).parents]
     if not frames or isinstance(error, SyntaxError):  # which says itself where
         return text
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

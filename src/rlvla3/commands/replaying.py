@@ -18,6 +18,8 @@ _SHOWN = 10
 
 def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path | None) -> None:
     """Show what is not finite in a rejected batch, and run its update again; exit code 1: it failed again."""
+    if not (folder / checkpoint.MANIFEST).is_file():
+        raise UserError(f"{folder}: holds no rejected batch; give a folder below RUN/{checkpoint.REJECTED}")
     checkpoint.verify(folder)
     config = saved_config(folder, overrides, allow_code=allow_code)
     assembly = Assembly(config)
