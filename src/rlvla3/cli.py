@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import resource
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.errors import EndedBySignal, UserError, too_many_files
 from rlvla3.plugins import in_words
 
 app = typer.Typer(
@@ -243,11 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:
         _refuse(f"code that a setting names ended the command: {in_words(error)}; it must not exit")
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            _refuse(
-                f"{error.strerror}: {most} are allowed here; raise the limit (ulimit -n) or use fewer members"
-            )
+        if line := too_many_files(error):
+            _refuse(line)
         if error.errno not in _ABOUT_PATHS or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")

@@ -292,7 +292,7 @@ class ReachEnv(_SyntheticEnv):
 
     def observe(self) -> Observation:
         """``image`` uint8 [32, 32, 3]; ``proprioception`` float32 [4]: pointer x, y, last action."""
-        seen = {
+        seen: dict[str, npt.NDArray[Any]] = {
             "image": draw(self._scene, self._pointer, _IMAGE_SIZE),
             "proprioception": np.concatenate([self._pointer, self._velocity]).astype(np.float32),
         }

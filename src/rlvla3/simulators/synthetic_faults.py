@@ -40,7 +40,7 @@ class Fault(Settings):
 
 def strike(faults: Sequence[Fault], here: Place) -> list[str]:
     """Let the faults of this place strike; returns the kinds of those that come back."""
-    struck = []
+    struck: list[str] = []
     for fault in faults:
         step = 0 if fault.kind == "slow_reset" else fault.step
         if (fault.task, fault.split, fault.start_state, step) == here and _armed(fault):

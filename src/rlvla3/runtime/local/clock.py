@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 _STOOD_STILL_S = 1.0
-"""A wait that ends so much later than it was to end was not a wait: the machine was asleep, or the
-processes were stopped."""
+"""Two readings so much further apart than they were to be: nobody was there to read. The machine was asleep,
+or the process was stopped."""
 
 
 class Clock:
@@ -13,29 +13,37 @@ class Clock:
 
     Every deadline of the engine is about silence. A machine that was suspended, a container that was frozen
     or a controller that was stopped (SIGSTOP) makes every member look silent at once; none of them is to
-    blame, so that time does not count.
+    blame, so that time does not count. Wherever the controller is stopped, it finds out at its next reading,
+    before it could blame anybody.
     """
 
     def __init__(self, read_s: Callable[[], float] = time.monotonic) -> None:
         """``read_s``: a clock that may jump forward at any moment."""
         self._read_s = read_s
-        self._least_s = float("-inf")
+        self._last_s = read_s()
+        self._now_s = self._last_s
+        self._expected_s = 0.0
+        self._untold_s = 0.0
         self.stood_still_s = 0.0
+        """All the time that was left out."""
 
     def now_s(self) -> float:
         """Seconds of the run; never goes back."""
+        read_s = self._read_s()
+        beyond_s = read_s - self._last_s - self._expected_s
+        if beyond_s >= _STOOD_STILL_S:
+            self.stood_still_s += beyond_s
+            self._untold_s += beyond_s
+        self._last_s, self._expected_s = read_s, 0.0
         # Rounding could give back a little of what was left out.
-        return max(self._read_s() - self.stood_still_s, self._least_s)
+        self._now_s = max(self._now_s, read_s - self.stood_still_s)
+        return self._now_s
 
-    def waited(self, since_s: float, wait_s: float) -> float:
-        """A wait of at most ``wait_s`` that began at ``since_s`` is over.
+    def expect(self, wait_s: float) -> None:
+        """The next reading comes after a wait of at most so long, which begins now."""
+        self._expected_s = wait_s
 
-        Returns:
-            The seconds beyond it that are not counted; 0 where it ended in time.
-        """
-        beyond_s = self.now_s() - since_s - wait_s
-        if beyond_s < _STOOD_STILL_S:
-            return 0.0
-        self.stood_still_s += beyond_s
-        self._least_s = since_s + wait_s
-        return beyond_s
+    def untold_s(self) -> float:
+        """Seconds that were left out since this was last asked."""
+        untold_s, self._untold_s = self._untold_s, 0.0
+        return untold_s

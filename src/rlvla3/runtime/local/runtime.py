@@ -20,7 +20,7 @@ import msgspec
 from rlvla3.assembly import Assembly, Part
 from rlvla3.core.engine import Engine
 from rlvla3.core.health import Up
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, too_many_files
 from rlvla3.learner import checkpoint
 from rlvla3.messages import (
     Command,
@@ -224,11 +224,11 @@ class LocalRuntime:
                 self._feed(engine, Tick())
 
     def _wait(self, engine: Engine, due_s: float) -> list[tuple[Process, int]]:
-        now_s = self._clock.now_s()
-        wait_s = max(due_s - now_s, 0.0)
+        wait_s = max(due_s - self._clock.now_s(), 0.0)
+        self._clock.expect(wait_s)
         ready = self._sockets.wait(wait_s, _hold_s(engine.inference.awaited()))
-        lost_s = self._clock.waited(now_s, wait_s)
-        if lost_s:
+        self._clock.now_s()
+        if lost_s := self._clock.untold_s():
             self._observer.on_stood_still(lost_s)
         return ready
 
@@ -334,8 +334,9 @@ class LocalRuntime:
         try:
             process = Process(member, log, self._memory, threads)
         except OSError as error:
-            reason = f"its process cannot be started: {error.strerror}"
-            self._events.append(MemberLost(member=member, reason=reason))
+            line = too_many_files(error)
+            reason = line or f"its process cannot be started: {error.strerror}"
+            self._events.append(MemberLost(member=member, reason=reason, refused=bool(line)))
             return
         self._processes[member] = process
         self._sockets.add(process)
