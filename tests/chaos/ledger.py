@@ -77,9 +77,9 @@ class Ledger:
         return sum(count - 1 for count in seen.values())
 
     def lost(self, run: Path) -> int:
-        """Starts that were handed out, never trained, and are not to be handed out again."""
-        folder = checkpoint.find(run, resume=True)
-        state = json.loads(checkpoint.engine_state(folder))
+        """Starts that were handed out, never trained, are not to be handed out again, and were not dropped
+        for a counted reason (a skipped update)."""
+        state = self._state(run)
         starts, version = state["flights"]["starts"], state["version"]
         handed_out = {
             (task, number) for task, count in enumerate(starts["counts"]) for number in range(count)
@@ -91,7 +91,16 @@ class Ledger:
             for item in line["trained"]
         }
         again = {(task, number) for _, task, _, number, _ in starts["again"]}
-        return len(handed_out - trained - again)
+        return len(handed_out - trained - again) - self.skipped(run)
+
+    def skipped(self, run: Path) -> int:
+        """Episodes whose update was skipped, as the last checkpoint counts them."""
+        count: int = self._state(run)["statistics"]["dropped"].get("skipped_update", 0)
+        return count
+
+    def _state(self, run: Path) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(checkpoint.engine_state(checkpoint.find(run, resume=True)))
+        return state
 
     # --- throughput ----------------------------------------------------------------------------
 
@@ -125,6 +134,7 @@ class Ledger:
             Row(name="hangs", value=0.0, unit="", bound=0.0),
             Row(name="episodes/trained_twice", value=float(self.doubly_trained()), unit="", bound=0.0),
             Row(name="episodes/lost", value=float(self.lost(run)), unit="", bound=0.0),
+            Row(name="episodes/in_skipped_updates", value=float(self.skipped(run)), unit=""),
             Row(name="episodes/trained", value=float(len(lags)), unit=""),
             Row(name="lag/max", value=float(max(lags)), unit="versions", bound=float(MAX_LAG)),
             Row(name="lag/below_zero", value=float(sum(lag < 0 for lag in lags)), unit="", bound=0.0),
