@@ -56,7 +56,7 @@ def run(folder: Path, *arguments: str, within: Sequence[str] = ()) -> tuple[int,
 def test_a_disk_that_fills_up_loses_no_checkpoint_and_the_run_goes_on_later(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    """Checkpoints of 9 to 14 MB, and room for two: one line, the last complete one stays and can be resumed."""
+    """Room for two checkpoints: one line, the last complete one stays and can be resumed."""
     remount(small_disk, "size=30m")
     folder = small_disk / "run"
     code, text = run(tmp_path / "first", "train", *REACH, "--folder", str(folder))
