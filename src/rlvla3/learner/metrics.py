@@ -48,10 +48,10 @@ def logprob_gap(log_prob: Tensor, behaviour: Tensor) -> dict[str, float]:
         behaviour: of the same shape.
 
     Returns:
-        ``logprob_gap_max`` and ``logprob_gap_mean`` of |ratio − 1|.
+        ``logprob_gap``, the greatest |ratio − 1|, and its mean, ``logprob_gap_mean``.
     """
     gap = (log_prob - behaviour).clamp(-20.0, 20.0).expm1().abs()
-    return {"logprob_gap_max": float(gap.max()), "logprob_gap_mean": float(gap.mean())}
+    return {"logprob_gap": float(gap.max()), "logprob_gap_mean": float(gap.mean())}
 
 
 def behaviour_metrics(versions: npt.NDArray[np.int64], version: int) -> dict[str, float]:
