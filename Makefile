@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help install system demo test test-unit test-live test-gpu lint accept clean clean-venv
+.PHONY: help install system demo test test-unit test-live test-gpu lint accept chaos soak clean clean-venv
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,8 @@ help:
 	@echo "make test-unit   tests without processes, simulators or a GPU (under a minute)"
 	@echo "make test-live   tests that start processes or need Meta-World"
 	@echo "make test-gpu    tests that need a CUDA device"
+	@echo "make chaos       20 minutes of faults in a run that must go on (docs/results/chaos.json)"
+	@echo "make soak        kills and resumes, and memory over 10,000 versions (about 40 minutes)"
 	@echo "make accept      re-run the acceptance figures not yet recorded for this commit"
 	@echo "make clean       remove caches and build outputs; make clean-venv removes .venv too"
 
@@ -66,6 +68,13 @@ test: install
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory test-unit
 	$(MAKE) --no-print-directory test-live
+
+chaos: install
+	PYTHONPATH=tests $(BIN)/python -m chaos.soak --json docs/results/chaos.json
+
+soak: install
+	PYTHONPATH=tests $(BIN)/python -m chaos.resume --json docs/results/resume.json
+	PYTHONPATH=tests $(BIN)/python -m chaos.memory --json docs/results/memory.json
 
 accept: install
 	$(BIN)/python benchmarks/accept.py

@@ -1,10 +1,12 @@
 """Parts that check every transition of a run: an env that knows the answer to its own observation,
 and a learner that verifies each row it is given and writes down what it trained on."""
 
+import hashlib
 import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +19,8 @@ from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.learner.registry import LearnerContext
 from rlvla3.messages import FieldSpec, Trajectory
+from rlvla3.policies.api import PolicyInterface
+from rlvla3.policies.emulated import Emulated, EmulatedModel, EmulatedSettings
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec
 from rlvla3.simulators.synthetic import SPLITS, DelayEnv, Synthetic, SyntheticSettings
@@ -136,15 +140,20 @@ class RecordingLearner(EmulatedLearner):
         self._attempt += 1
         taken, self._taken = self._taken, []
         if self._attempt in self._skip:
-            self._samples = self._trajectories = 0
-            return UpdateReport(skipped=True, metrics={})
+            return self.skip()
         report = super().update()
-        line = json.dumps({"version": self.version, "trained": taken}) + "\n"
+        line = json.dumps({"version": self.version, "s": time.monotonic(), "trained": taken}) + "\n"
         with self._file.open("a") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
         return report
+
+    def skip(self) -> UpdateReport:
+        """Forget what was taken in."""
+        self._taken = []
+        self._samples = self._trajectories = 0
+        return UpdateReport(skipped=True, metrics={})
 
 
 class Recording:
@@ -243,3 +252,73 @@ class RefusedLearner:
             UserError: always.
         """
         raise UserError("learner.options.file: no such file; give another one")
+
+
+def write_digest(file: Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Append the version that the weights say they are, and what they really are."""
+    array = weights["weights"]
+    line = f"{array[0]:.0f} {hashlib.sha256(array.tobytes()).hexdigest()}\n"
+    with file.open("a") as out:
+        out.write(line)
+
+
+def read_digests(file: Path) -> list[tuple[int, str]]:
+    """(version, digest) of each line."""
+    return [(int(line.split()[0]), line.split()[1]) for line in file.read_text().splitlines()]
+
+
+class DigestLearner(EmulatedLearner):
+    """Its weights are other numbers in every version; writes down what it publishes."""
+
+    def __init__(self, settings: RecordingSettings, *, streaming: bool) -> None:
+        super().__init__(settings, streaming=streaming)
+        self._file = Path(settings.file)
+
+    def weights(self, channel: Any) -> Mapping[str, np.ndarray]:
+        """The version, then noise that depends on it."""
+        array = np.random.default_rng(self.version).random(self.settings.weight_count, np.float32)
+        array[0] = self.version
+        write_digest(self._file, {"weights": array})
+        return {"weights": array}
+
+
+class Digests:
+    """Factory of ``DigestLearner``: kind ``echo:Digests``."""
+
+    Settings: ClassVar[type[Settings]] = RecordingSettings
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> DigestLearner:
+        """Build it."""
+        return DigestLearner(settings, streaming=context.streaming)
+
+
+class DigestPolicySettings(EmulatedSettings):
+    """Settings of ``DigestPolicy``."""
+
+    folder: str = Field(min_length=1)
+    """Where each process writes down what it acts with."""
+
+
+class DigestModel(EmulatedModel):
+    """Writes down the weights that it has after each load."""
+
+    def __init__(self, settings: DigestPolicySettings, interface: PolicyInterface) -> None:
+        super().__init__(settings, interface)
+        self._file = Path(settings.folder) / f"generator-{os.getpid()}"
+
+    def load_arrays(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take them over."""
+        super().load_arrays(weights)
+        write_digest(self._file, self.arrays())
+
+
+class DigestPolicy(Emulated):
+    """Kind ``echo:DigestPolicy``."""
+
+    Settings: ClassVar[type[Settings]] = DigestPolicySettings
+
+    def build(self, device: str, seed: int) -> DigestModel:
+        """The model."""
+        assert isinstance(self.settings, DigestPolicySettings)
+        return DigestModel(self.settings, self.interface)

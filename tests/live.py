@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ class Watcher:
         self.telemetry: list[Any] = []
         self.rows: list[int] = []
         """Trajectories anywhere between start and training, at every look."""
+        self.stood_still_s: list[float] = []
         self._reactions: list[tuple[Callable[[Engine], bool], Callable[[], None]]] = []
 
     def when(self, condition: Callable[[Engine], bool], action: Callable[[], None]) -> None:
@@ -113,6 +114,9 @@ class Watcher:
 
     def on_watch(self, engine: Engine, now_s: float) -> None:
         pass
+
+    def on_stood_still(self, seconds: float) -> None:
+        self.stood_still_s.append(seconds)
 
 
 class Run:
@@ -250,13 +254,14 @@ def wait_for(condition: Callable[[], Any], limit_s: float = LIMIT_S, what: str =
 class Command:
     """``rlvla3 ...`` in a process of its own; killed with all it started when the test ends."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, within: Sequence[str] = ()) -> None:
+        """``within``: a command that runs what follows it under other conditions (``prlimit``, say)."""
         folder.mkdir(parents=True, exist_ok=True)
         self.output = folder / "output.txt"
         path = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         with self.output.open("wb") as output:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", "from rlvla3.cli import main; main()", *arguments],
+                [*within, sys.executable, "-c", "from rlvla3.cli import main; main()", *arguments],
                 cwd=folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,9 @@
 """Whatever a user gets wrong is one line that names field or file and remedy, and exit code 2."""
 
+import hashlib
+import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from live import Watcher
 from refusals import SMALL, refused, run_folder
 
@@ -19,6 +23,7 @@ from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
+from rlvla3.plugins import distrust
 from rlvla3.runtime.local.runtime import LocalRuntime
 
 
@@ -27,77 +32,26 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-CONFIGURATIONS = [
-    (("trainer.batchs=3",), ("trainer.batchs", "did you mean 'batch'")),
-    (("trainer.batch=many",), ("trainer.batch", "integer", "many")),
-    (("trainer.batch=-1",), ("trainer.batch", "-1")),
-    (("trainer.batch",), ("path=value", "'trainer.batch'")),
-    (("=3",), ("path=value",)),
-    (("simulator.slots=[3,4]",), ("slots [3, 4]", "nearest: envs=7")),
-    (("simulator.slots=33",), ("slots", "1…envs = 32", "33")),
-    (("simulator.slots=1", "generator.max_batch_size=8"), ("max_batch_size >= 32",)),
-    (("trainer.micro_batch=1000",), ("trainer.micro_batch", "at most 160")),
-    (("trainer.chunks=0",), ("trainer.chunks", "at least 1")),
-    (("trainer.trajectory=episode", "trainer.chunks=0"), ("trainer.chunks", "step_limits")),
-    (("schedule.deterministic=true",), ("deterministic", "ss, as or aa_barrier")),
-    (
-        ("schedule.deterministic=true", "schedule.mode=as", "trainer.batch=40", "trainer.micro_batch=8"),
-        ("trainer.batch = 40", "nearest: 32 or 64"),
-    ),
-    (("generator.pins={99: 0}",), ("generator.pins", "slots 0…31")),
-    (("generator.order=arival",), ("generator.order", "did you mean 'arrival'")),
-    (("starts.weights=[1,2]",), ("starts.weights", "1 numbers")),
-    (("evaluation.every_versions=1",), ("evaluation.step_limit", "no end of their own")),
-    (
-        ("imitation.demonstrations.simulator={mean: 3}",),
-        ("imitation.demonstrations.simulator.mean", "did you mean 'mean_ms'"),
-    ),
-    (
-        ("imitation.demonstrations.simulator={action_dim: 3}",),
-        ("imitation.demonstrations.simulator:", "the same observation"),
-    ),
-    (("imitation.demonstrations.simulator={cv: -1}",), ("imitation.demonstrations.simulator.cv", "0")),
-    (("simulator.kind=metawrld",), ("simulator.kind", "did you mean 'metaworld'")),
-    (("policy.kind=tny",), ("policy.kind", "did you mean 'tiny'")),
-    (("learner.kind=emulate",), ("learner.kind", "did you mean 'emulated'")),
-    (("algorithm.kind=pp",), ("algorithm.kind", "did you mean 'ppo'")),
-    (("policy.kind=json:Nothing",), ("policy.kind", "no attribute 'Nothing'")),
-    (("simulator.kind=json:Nothing",), ("simulator.kind", "no attribute 'Nothing'")),
-    (("policy.kind=nothing_here:Thing",), ("policy.kind", "no module 'nothing_here'")),
-    (("simulator.slots=[0,32]",), ("command line: ", "slots [0, 32]", "at least one env", "slots=2")),
-    (("simulator.slots=some",), ("simulator.slots", "must be an integer or must be a list")),
-    (("simulator.envs=2000000000",), ("simulator.envs", "less than or equal to 1000000")),
-    (("simulator.members=2000", "simulator.envs=1000"), ("2000 x 1 x 1000", "at most 1000000 envs")),
-    (("evaluation.episodes=2000000000",), ("evaluation.episodes", "less than or equal to")),
-    (("generator.device=gpuu",), ("command line: generator.device", "cuda:N", "gpuu")),
-    (("trainer.device=gpuu",), ("command line: trainer.device", "cuda:N", "gpuu")),
-    (("imitation.demonstrations.speed=[0.9,0.6]",), ("demonstrations.speed", "0 < lowest <= highest")),
-    (("simulator.options.colours=[red,red]",), ("colours must differ", "red, red")),
-    (("simulator.options.colours=[]",), ("simulator.options.colours: must have at least 1 item, it has 0",)),
-    (("name=",), ("command line: name", "got ''")),
-    (("name=../evil",), ("command line: name", "letters, digits", "../evil")),
-    (("generator.batch_timeout_ms=.inf",), ("generator.batch_timeout_ms", "finite")),
-    (("algorithm.options.clip_low=.nan",), ("algorithm.options.clip_low", "finite")),
-    (("trainer.batch=99999999999999999999",), ("trainer.batch", "less than or equal to 1000000")),
-    (("trainer.updates=99999999999999999999",), ("trainer.updates", "at most 64 bits")),
-    (("generator.order=:",), ("generator.order", "must be module:attribute")),
-    (("generator.order=os:getcwd",), ("generator.order", "os:getcwd must be a function", "TypeError")),
-    (("generator.order=math:pi",), ("generator.order", "math:pi must be a function", "TypeError")),
-    (("policy.kind=json:loads",), ("policy.kind", "must be a class, it is a function")),
-    (("learner.kind=json:JSONDecoder",), ("learner.kind", "has no Settings, build")),
-    (("simulator.kind=json:JSONDecoder",), ("simulator.kind", "has no Settings, spec, make, expert")),
-    (("algorithm.kind=json:JSONDecoder",), ("algorithm.kind", "has no Settings, estimates, loss")),
-]
+ENTRIES = yaml.safe_load((Path(__file__).parent / "bad_inputs.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("overrides", "parts"), CONFIGURATIONS)
-@pytest.mark.parametrize("command", ["check", "train"])
-def test_configuration(
-    command: str, overrides: Sequence[str], parts: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refused(capsys, command, "schedule-benchmark", *overrides)
-    for part in parts:
-        assert part in line
+def test_the_table_is_no_smaller_than_it_was() -> None:
+    runs = [entry["run"] for entry in ENTRIES]
+    assert len(runs) >= 130
+    assert len(set(runs)) == len(runs)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["run"])
+def test_the_exact_line(entry: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    Path("file").touch()
+    for name, content in entry.get("files", {}).items():
+        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    command, *arguments = shlex.split(entry["run"])
+    expected = f"rlvla3: {entry['says']}"
+    assert refused(capsys, command, *arguments) == expected
+    if command == "check" and not any(argument.startswith("--") for argument in arguments):
+        assert refused(capsys, "train", *arguments) == expected
     # A refused start leaves nothing behind.
     assert not list(Path("runs").glob("*"))
 
@@ -108,68 +62,10 @@ def test_unknown_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert "buton-press-v3" in line and "did you mean button-press-v3" in line
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "parts"),
-    [
-        ("schedule-benchmrk", None, ("did you mean schedule-benchmark",)),
-        ("nowhere/x.yaml", None, ("nowhere/x.yaml", "no such file")),
-        ("bad.yaml", b"a: [1\n", ("bad.yaml:2", "not valid YAML")),
-        ("circle.yaml", b"extends: circle.yaml\n", ("circle.yaml", "circle")),
-        ("binary.yaml", b"\xff\xfe\x00", ("binary.yaml", "UTF-8")),
-        ("empty.yaml", b"# nothing\n", ("empty.yaml: is empty", "key: value")),
-        (
-            "slots.yaml",
-            b"extends: reach\nsimulator:\n  members: 1\n  slots: [3, 4]\n",
-            ("slots.yaml:4: simulator: slots [3, 4]", "nearest: envs=7"),
-        ),
-        (
-            "micro.yaml",
-            b"extends: reach\ntrainer:\n  micro_batch: 99\n",
-            ("micro.yaml:3: trainer.micro_batch = 99", "at most 48"),
-        ),
-    ],
-)
-def test_recipe(
-    name: str, content: bytes | None, parts: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    if content is not None:
-        Path(name).write_bytes(content)
-    line = refused(capsys, "check", name)
-    for part in parts:
-        assert part in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("trian",), ("'trian'", "train", "rlvla3 --help")),
-        (("train",), ("recipe", "rlvla3 train --help")),
-        (("train", "demo", "--resum"), ("--resum", "--resume")),
-        (("bench", "schedule", "--updates", "0"), ("--updates", "rlvla3 bench --help")),
-        (("bench", "schedul"), ("'schedul'", "did you mean 'schedule'")),
-        (("bench", "schedule", "--only", "ab"), ("--only", "rollout_only")),
-        (("check", "schedule-benchmark", "--profile", "none.json"), ("none.json", "cannot be read")),
-        (
-            ("check", "schedule-benchmark", "--json", "/proc/none/x.json"),
-            ("/proc/none/x.json", "another file"),
-        ),
-        (("check", "schedule-benchmark", "--json", "."), ("Is a directory", "another file")),
-        (("demo", "nothing"), ("'nothing'", "recipes: ")),
-        (("settings", "reach", "--prefix", "trainr"), ("--prefix trainr", "did you mean 'trainer'")),
-        (("train", "schedule-benchmark", "--folder", ""), ("--folder", "must not be empty")),
-        (("check", "a" * 300), ("a" * 300, "File name too long")),
-        (("eval", "a" * 300), ("a" * 300, "File name too long")),
-        (("train", "schedule-benchmark", "--folder", "a" * 300), ("a" * 300, "File name too long")),
-        (("check", "schedule-benchmark", "weights=nowhere"), ("nowhere: no checkpoint here",)),
-        (("train", "nowhere", "--resume"), ("'nowhere'", "to resume, give a run folder")),
-    ],
-)
-def test_command_line(
-    arguments: Sequence[str], parts: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refused(capsys, *arguments)
-    for part in parts:
-        assert part in line
+@pytest.mark.parametrize("arguments", [("check",), ("eval",), ("train", "reach", "--folder")])
+def test_a_name_that_is_too_long(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, *arguments, "a" * 300)
+    assert "a" * 300 in line and "File name too long" in line
 
 
 @pytest.mark.parametrize("command", ["eval", "export"])
@@ -344,3 +240,57 @@ def test_no_gl_back_end(command: str, environment: dict[str, str], parts: Sequen
     for part in parts:
         assert part in lines[0]
     assert not list(Path("runs").glob("*/config.yaml"))
+
+
+def put_code_in(run: Path) -> None:
+    """Let the run folder and its checkpoint name a policy in ``elsewhere.py``, which shows when it runs."""
+    Path("elsewhere.py").write_text(
+        "from rlvla3.policies.emulated import Emulated\nopen('it-ran', 'w').close()\n"
+    )
+    folder = checkpoint.find(run, resume=True)
+    name, text = checkpoint.CONFIG, (folder / checkpoint.CONFIG).read_text()
+    changed = text.replace('"policy":{"kind":"emulated"', '"policy":{"kind":"elsewhere:Emulated"')
+    assert changed != text
+    (folder / name).write_text(changed)
+    manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+    digest = hashlib.sha256(changed.encode()).hexdigest()
+    manifest["files"][name] = {"bytes": len(changed), "sha256": digest}
+    (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    recipe = run / "config.yaml"
+    tree = yaml.safe_load(recipe.read_text())
+    tree["policy"]["kind"] = "elsewhere:Emulated"
+    recipe.write_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize("command", [("eval", "run"), ("train", "run", "--resume")])
+def test_code_that_a_checkpoint_names_is_refused(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_code_in(run_folder("run"))
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    line = refused(capsys, *command)
+    assert "policy.kind: 'elsewhere:Emulated' is code that " in line
+    assert line.endswith("look at it, then allow it with --allow-code")
+    assert not Path("it-ran").exists()
+    refused(capsys, *command, "--allow-code", "simulator.options.cv=many")
+    assert Path("it-ran").exists()
+    sys.modules.pop("elsewhere")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "simulator.kind=elsewhere:Thing",
+        "algorithm.kind=elsewhere:Thing",
+        "learner.kind=elsewhere:Thing",
+        "generator.order=elsewhere:Thing",
+    ],
+)
+def test_no_setting_of_a_stranger_runs_code(override: str) -> None:
+    with (
+        distrust("somewhere"),
+        pytest.raises(UserError, match="'elsewhere:Thing' is code that somewhere names"),
+    ):
+        load_config("schedule-benchmark", [override])
+    with distrust("somewhere", ["elsewhere:Thing"]), pytest.raises(UserError, match="no module 'elsewhere'"):
+        load_config("schedule-benchmark", [override])

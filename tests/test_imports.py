@@ -109,11 +109,6 @@ def outward(package: str) -> list[Import]:
     return [i for i in inside if within(i.imported, "rlvla3") and not within(i.imported, package)]
 
 
-def _lookup(importer: str) -> tuple[str, ...]:
-    """A package's registry resolves names that users give; adapters do not."""
-    return ("rlvla3.plugins",) if importer.endswith(".registry") else ()
-
-
 def listed(items: list[Import]) -> str:
     return "\n".join(map(str, items))
 
@@ -166,7 +161,7 @@ def test_algorithms_are_pure_functions() -> None:
     wrong = [
         item
         for item in outward("rlvla3.algorithms")
-        if not within(item.imported, "rlvla3.settings", "rlvla3.errors", *_lookup(item.importer))
+        if not within(item.imported, "rlvla3.settings", "rlvla3.errors", "rlvla3.plugins")
     ]
     assert not wrong, listed(wrong)
 

@@ -99,6 +99,8 @@ def test_every_version_has_its_figures(tmp_path: Path) -> None:
         parts = ("in_flight", "queued", "in_update", "trained", "dropped")
         assert row["accounting/started"] == sum(row[f"accounting/{part}"] for part in parts)
         assert row["train/trajectories"] == 8
+        assert 0 < row["turn_ms"] <= row["turn_max_ms"]
+        assert row["queue_delay_ms"] <= row["queue_delay_max_ms"]
     assert [result.version for result in run.monitor.results] == [2, 4]
     assert all(len(result.success) == 4 for result in run.monitor.results)
     assert [member for member, _ in run.monitor.lost] == ["simulator-1"]

@@ -97,6 +97,7 @@ def health(**changes) -> HealthSettings:
         "inference_timeout_s": 30.0,
         "update_timeout_s": 600.0,
         "restarts": 100,
+        "restart_window_s": 1e9,
         "start_attempts": 3,
     }
     return HealthSettings(**(values | changes))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.errors import EndedBySignal, UserError, too_many_files
 from rlvla3.plugins import in_words
 
 app = typer.Typer(
@@ -62,6 +62,10 @@ Json = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on in a used run folder; RECIPE may be that folder.")
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Run code (module:attribute) that the checkpoint or run folder names."),
+]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Run folder (default: runs/NAME).", **_PATH)]
 
 
@@ -86,12 +90,13 @@ def train(
     overrides: Overrides = None,
     folder: Folder = None,
     resume: Resume = False,
+    allow_code: AllowCode = False,
     json: Json = None,
 ) -> None:
     """Train a policy by asynchronous reinforcement learning."""
     from rlvla3.commands import training
 
-    training.command(recipe, overrides or [], folder, resume, json)
+    training.command(recipe, overrides or [], folder, resume, json, allow_code)
 
 
 @app.command()
@@ -117,12 +122,13 @@ def evaluate(
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
+    allow_code: AllowCode = False,
     json: Json = None,
 ) -> None:
     """Measure a policy's success on fixed held-out initial states."""
     from rlvla3.commands import evaluating
 
-    evaluating.command(weights, overrides or [], videos, not newest, json)
+    evaluating.command(weights, overrides or [], videos, not newest, json, allow_code)
 
 
 @app.command()
@@ -192,6 +198,19 @@ def export(
 
 
 @app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="A folder below RUN/rejected.")],
+    overrides: Overrides = None,
+    allow_code: AllowCode = False,
+    json: Json = None,
+) -> None:
+    """Run an update again that was skipped because something in it was not finite."""
+    from rlvla3.commands import replaying
+
+    replaying.command(folder, overrides or [], allow_code, json)
+
+
+@app.command()
 def demo(
     recipe: Annotated[str, typer.Argument(help="Recipe of the demonstration.")] = "demo",
     overrides: Overrides = None,
@@ -223,12 +242,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:
         _refuse(f"code that a setting names ended the command: {in_words(error)}; it must not exit")
     except OSError as error:
+        if line := too_many_files(error):
+            _refuse(line)
         if error.errno not in _ABOUT_PATHS or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}; choose another path or make room")
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "rlvla3"
-        _refuse(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
+        text = " ".join(error.format_message().split()).rstrip(".")
+        _refuse(f"{text}{' See' if text.endswith('?') else '; see'} {command} --help")
     except (typer.Abort, KeyboardInterrupt):
         _refuse("interrupted", _SIGNALLED + signal.SIGINT)
     except EndedBySignal as end:

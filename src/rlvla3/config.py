@@ -19,7 +19,7 @@ from rlvla3.config_groups import (
     StartsConfig,
     TrainerConfig,
 )
-from rlvla3.config_loading import did_you_mean, load
+from rlvla3.config_loading import OptionsError, load
 from rlvla3.settings import Settings
 from rlvla3.simulators.registry import simulator_class
 
@@ -107,12 +107,7 @@ class Config(Settings):
         try:
             demonstrated = self.demonstrated
         except ValidationError as error:
-            fault = error.errors()[0]
-            key = ".".join(map(str, fault["loc"]))
-            why = fault["msg"].removeprefix("Value error, ")
-            if fault["type"] == "extra_forbidden":
-                why = f"unknown key; {did_you_mean(key, tuple(type(self.simulator.options).model_fields))}"
-            raise ValueError(f"{name}.{key}: {why}") from error
+            raise OptionsError(name, type(self.simulator.options), error) from error
         simulator = simulator_class(self.simulator.kind)
         here, there = simulator(self.simulator.options).spec, simulator(demonstrated).spec
         for what in ("observation", "action_dim", "tasks"):

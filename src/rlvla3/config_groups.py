@@ -9,6 +9,7 @@ from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config_loading import options
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.sharding import shard_sizes
+from rlvla3.errors import UserError
 from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
@@ -152,7 +153,11 @@ class GeneratorConfig(Settings):
     def _known_order(cls, value: str) -> str:
         if value not in ORDERS:
             built_in = {name: f"rlvla3.core.batcher:{name}" for name in ORDERS}
-            found = resolve("generator.order", value, built_in)
+            try:
+                found = resolve("generator.order", value, built_in)
+            except UserError as error:
+                # Here the field is known, and so the place where it was written.
+                raise ValueError(str(error).removeprefix("generator.order = ")) from error
             try_order(value, found)
         return value
 
@@ -330,7 +335,10 @@ class HealthConfig(Settings):
     update_timeout_s: float = Field(default=1800.0, gt=0)
     """Time an update may take."""
     restarts: int = Field(default=3, ge=0)
-    """Replacements of each member over the run."""
+    """Replacements of each member within ``restart_window_s``."""
+    restart_window_s: float = Field(default=3600.0, gt=0)
+    """Seconds after which a replacement is forgiven: a run of days meets a fault now and then, a member
+    that fails again and again is another matter."""
     start_attempts: int = Field(default=2, ge=1)
     """Times an episode start is tried before it is given up."""
 

@@ -88,7 +88,6 @@ def machine(run_folder: Path) -> list[Check]:
     return [
         Check(name="cores", value=f"{cores:g} usable of {os.cpu_count()}", remedy=few if cores < 2 else ""),
         _memory(),
-        _space("/dev/shm", Path("/dev/shm"), 0.06, "mount -o remount,size=1g /dev/shm"),
         _space(f"run folder {run_folder}", run_folder, 1.0, "free some space or choose another run folder"),
         _writable(run_folder),
     ]

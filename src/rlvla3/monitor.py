@@ -1,5 +1,6 @@
 """Watches a run: metrics for each version, live progress, evaluations, replaced members."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from rlvla3.runtime.local.transport import Telemetry
 _USEFUL = ("simulate", "render", "infer", "train")
 """Sections that do the run's work; the rest is overhead or waiting."""
 _PROGRESS_S = 1.0
+_KEPT = 1000
 _SHORT_S = 2.0
 """A window shorter than this says little about speed."""
 
@@ -153,7 +155,8 @@ class Monitor:
         """Counters when every member was ready: those of before, in a resumed run."""
         self.usages = Usages()
         self.results: list[EvaluationResult] = []
-        self.history: list[dict[str, float]] = []
+        self.history: deque[dict[str, float]] = deque(maxlen=_KEPT)
+        """Figures of the newest versions; the sinks have all of them."""
         self.lost: list[tuple[Member, str]] = []
         self.finished_s = 0.0
 
@@ -223,6 +226,10 @@ class Monitor:
             with suppress(OSError):
                 self._display.update(self._progress(engine, now_s))
 
+    def on_stood_still(self, seconds: float) -> None:
+        """Say so: nobody was at fault, and speeds are measured without that time."""
+        self._note(f"everything stood still for {seconds:.1f} s (machine asleep or stopped); not counted")
+
     def _note(self, text: str) -> None:
         """Show a line; a terminal that has gone away is no reason to end."""
         with suppress(OSError):
@@ -245,6 +252,9 @@ class Monitor:
             "lag_max": float(now.lag_max),
             "queue_delay_ms": 1000
             * _ratio(now.queue_delay_s - before.queue_delay_s, now.requests - before.requests),
+            "queue_delay_max_ms": 1000 * now.queue_delay_max_s,
+            "turn_ms": 1000 * _ratio(now.turn_s - before.turn_s, now.turns - before.turns),
+            "turn_max_ms": 1000 * now.turn_max_s,
             "batch_size": _ratio(now.samples - before.samples, now.batches - before.batches),
             "success_rate": _ratio(now.successes - before.successes, now.episodes - before.episodes),
             "episodes": float(now.episodes - before.episodes),

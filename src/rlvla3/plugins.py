@@ -4,7 +4,8 @@ import contextlib
 import difflib
 import importlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,38 @@ from rlvla3.settings import Settings
 
 USERS_FAULTS = (Exception, SystemExit)
 """Whatever code of the user's own may raise."""
+
+_distrusted: ContextVar[tuple[str, frozenset[str]]] = ContextVar("distrusted", default=("", frozenset()))
+"""Where the settings that are being read come from, if that is no reason to run code; and what may run."""
+
+
+@contextlib.contextmanager
+def distrust(source: str, trusted: Collection[str] = ()) -> Iterator[None]:
+    """Refuse code that settings name while they are read; a checkpoint may come from anybody.
+
+    Args:
+        source: what names the code, for messages.
+        trusted: ``module:attribute`` names that the user gave.
+    """
+    token = _distrusted.set((source, frozenset(trusted)))
+    try:
+        yield
+    finally:
+        _distrusted.reset(token)
+
+
+def permit(what: str, name: str) -> None:
+    """Make sure that the code ``name`` may be run.
+
+    Raises:
+        UserError: what names it is not trusted; ``what``: the setting.
+    """
+    source, trusted = _distrusted.get()
+    if source and name not in trusted:
+        raise UserError(
+            f"{what} = {name!r} is code that {source} names; it can do whatever you can: look at it, "
+            "then allow it with --allow-code"
+        )
 
 
 def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
@@ -24,8 +57,8 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
         built_in: name → ``module:attribute``.
 
     Raises:
-        UserError: unknown name (with the nearest one), module or attribute, or a module that fails
-            while it is imported.
+        UserError: unknown name (with the nearest one), module or attribute, a module that fails while it
+            is imported, or code of a source that is not trusted.
     """
     target = built_in.get(kind, kind)
     module_name, colon, attribute = target.partition(":")
@@ -37,6 +70,8 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
         raise UserError(
             f"{what} = {kind!r} is unknown; {hint}valid: {', '.join(built_in)}, or your own module:attribute"
         )
+    if kind not in built_in:
+        permit(what, kind)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -98,9 +133,11 @@ def guarded(what: str, kind: str) -> Iterator[None]:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as one line: its type, what it says, and the place where that is known."""
+    """An exception as one line: its type, what it says, and the place in the user's code, where it is."""
     text = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
-    frames = traceback.extract_tb(error.__traceback__)
+    package = Path(__file__).parent
+    called = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in called if package not in Path(frame.filename).parents]
     if not frames or isinstance(error, SyntaxError):  # which says itself where
         return text
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

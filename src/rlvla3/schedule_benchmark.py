@@ -74,6 +74,7 @@ def schedule_settings(mode: Mode, *, updates: int = 12) -> Schedule:
             inference_timeout_s=60.0,
             update_timeout_s=600.0,
             restarts=0,
+            restart_window_s=3600.0,
             start_attempts=1,
         ),
         rows=BATCH * (max_lag + 1) + ENVS,

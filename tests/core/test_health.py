@@ -31,7 +31,7 @@ def test_a_heartbeat_moves_the_deadline():
     health.seen(A, 4.0)
     (overdue,) = health.overdue(5.0)
     assert (overdue.member, overdue.reason) == (B, "no heartbeat for 5.0 s")
-    health.lost(B)
+    health.lost(B, 6.0)
     assert health.deadline_s() == pytest.approx(9.0)
 
 
@@ -54,9 +54,18 @@ def test_an_operation_that_was_not_begun_cannot_end():
 
 def test_the_budget_of_replacements():
     health = ready(restarts=1)
-    assert health.lost(A)
+    assert health.lost(A, 1.0)
     health.reaped(A, True, 1.0)
     assert health.state[A] is Up.STARTING
-    assert not health.lost(A)
+    assert not health.lost(A, 2.0)
     health.reaped(A, False, 2.0)
     assert health.state[A] is Up.GONE
+
+
+def test_a_replacement_is_forgiven_when_its_window_is_over():
+    health = ready(restarts=2, restart_window_s=100.0)
+    assert [health.lost(A, now_s) for now_s in (0.0, 50.0, 99.0, 100.0, 149.0, 150.0)] == [
+        *(True, True, False),
+        *(True, False, True),
+    ]
+    assert health.restarts[A] == 4

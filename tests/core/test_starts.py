@@ -34,6 +34,19 @@ def test_with_fixed_envs_the_order_of_asking_does_not_matter():
     assert crossed.next(Env(3))[0].task == 0
 
 
+def test_only_what_an_env_has_not_come_to_yet_is_kept():
+    envs = (Env(0), Env(1), Env(2))
+    starts = Starts((1.0, 1.0), 0, envs)
+    take(starts, [0, 1, 2] * 500)
+    assert len(starts._drawn) == 0
+    take(starts, [0] * 4)
+    assert len(starts._drawn) == 6, "two envs are three starts behind"
+    resumed = Starts((1.0, 1.0), 0, envs)
+    resumed.restore(starts.snapshot([]))
+    assert take(resumed, [0, 1, 2, 2]) == take(starts, [0, 1, 2, 2])
+    assert len(resumed._drawn) == len(starts._drawn)
+
+
 @pytest.mark.parametrize("fixed", [(), (Env(0), Env(1))])
 def test_a_restored_sequence_goes_on(fixed):
     starts = Starts((1.0, 2.0), 0, fixed)

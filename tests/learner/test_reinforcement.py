@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rlvla3.algorithms.ppo import PPO, PPOSettings
+from rlvla3.learner import rejected
 from rlvla3.learner.reinforcement import Reinforcement
 from rlvla3.learner.settings import ReinforcementSettings
 
@@ -59,7 +60,7 @@ def test_without_learning_the_ratio_stays_one() -> None:
     trained = learner(lr=0.0, value_lr=0.0, weight_decay=0.0, gamma=0.97)
     before = {name: array.copy() for name, array in trained.weights("rollout").items()}
     metrics = step(trained, 0).metrics
-    assert metrics["logprob_gap_max"] < 1e-3
+    assert metrics["logprob_gap"] < 1e-3
     assert metrics["kl"] < 1e-6
     assert metrics["clip_fraction"] == 0.0
     assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-3)
@@ -90,6 +91,70 @@ def test_without_lag_the_correction_changes_no_bit() -> None:
         step(trained, 0)
         step(trained, 12)
     assert same(*results)
+
+
+def test_the_gap_is_known_where_every_chunk_is_one_version_behind() -> None:
+    """The usual case of full asynchrony. Records under the weights of before have none; others do."""
+    trained = learner(lr=3e-2)
+    rollouts = {}
+    for version in range(3):
+        rollouts[version] = bandit.rollout(trained.model, 12, 2, version=version, first=12 * version)
+        taken = rollouts[max(version - 1, 0)]
+        trained.ingest(*taken)
+        report = trained.update()
+        assert report.metrics["lag_mean"] == float(version > 0)
+        assert report.metrics["logprob_gap"] < 1e-3, version
+    trajectories, slab = bandit.rollout(trained.model, 12, 2, version=2, first=100)
+    trained.ingest(trajectories, slab)
+    assert trained.update().metrics["logprob_gap"] > 1e-3, "these were made by version 3"
+
+
+@pytest.mark.parametrize("minibatch", [1, 3, 8, 32])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_without_learning_every_batch_size_has_ratio_one(minibatch, streaming) -> None:
+    trained = learner(lr=0.0, value_lr=0.0, weight_decay=0.0, minibatch=minibatch, streaming=streaming)
+    for update in range(3):
+        metrics = step(trained, 12 * update).metrics
+        assert metrics["logprob_gap"] < 1e-3
+        assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-3)
+        assert metrics["clip_fraction"] == 0.0
+
+
+def test_weights_that_would_not_be_finite_are_put_back() -> None:
+    """A gradient is finite and the step is not: an infinite learning rate."""
+    trained, untouched = learner(lr=1e38, epochs=1, minibatch=1000), learner()
+    report = step(trained, 0)
+    assert report.skipped
+    assert report.metrics["not_finite_weights"] == 1.0
+    assert same(trained, untouched)
+
+
+def test_a_rejected_batch_can_be_replayed(tmp_path) -> None:
+    trained = learner(epochs=1)
+    step(trained, 0)
+    with pytest.raises(ValueError, match="was not skipped"):
+        trained.save_rejected(tmp_path)
+    _, slab = bandit.rollout(trained.model, 12, 2, version=1, first=40)
+    broken = slab["record.log_prob"].copy()
+    broken[2, 1] = np.nan
+    assert step(trained, 40, **{"record.log_prob": broken}).skipped
+    trained.save(tmp_path)
+    trained.save_rejected(tmp_path)
+    other = learner(epochs=1, model=bandit.build(seed=5))
+    samples, reason = rejected.read(tmp_path, other.model)
+    assert reason == "not_finite_loss"
+    found = list(rejected.findings(samples))
+    # The proximal policy of a chunk of the present version is its behaviour policy.
+    assert {(one.field, one.episode, one.chunk) for one in found} == {
+        ("record.log_prob", 42, 1),
+        ("proximal", 42, 1),
+    }
+    assert all(np.isnan(one.value) for one in found)
+    report = other.replay(tmp_path)
+    assert report.skipped
+    assert report.metrics["not_finite_loss"] == 1.0
+    assert (other.version, other.skipped) == (1, 2)
+    assert same(other, trained)
 
 
 def test_value_warm_up_holds_the_policy() -> None:

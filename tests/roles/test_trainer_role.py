@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from role_worlds import slab_of
 
+from rlvla3.errors import UserError
+from rlvla3.learner.api import UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
 from rlvla3.messages import (
     CheckpointSaved,
@@ -54,6 +56,9 @@ class World:
 
     def save(self, learner, version, engine_state) -> None:
         self.kept.append((learner.version, version, engine_state))
+
+    def save_rejected(self, learner) -> None:
+        self.kept.append(("rejected", learner.version))
 
     def save_best(self, version, weights, score) -> None:
         self.kept.append((version, weights["weights"].tolist(), score))
@@ -128,6 +133,27 @@ def test_a_checkpoint_is_acknowledged_when_it_is_complete() -> None:
 def test_strange_commands_are_refused() -> None:
     with pytest.raises(TypeError, match="a Trainer cannot do Stop"):
         World().role.handle(Stop(reason="", failed=False))
+
+
+def test_the_batch_of_a_skipped_update_is_kept_before_its_rows_are_given_away() -> None:
+    world = World()
+    world.role.learner.update = lambda: UpdateReport(skipped=True, metrics={})  # type: ignore[method-assign]
+    world.update(1)
+    assert world.kept == [("rejected", 0)]
+    assert world.events[-1] == UpdateDone(member=MEMBER, update=1, skipped=True)
+
+
+@pytest.mark.parametrize("channel", ["rollout", "evaluation"])
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_never_published(broken, channel) -> None:
+    world = World()
+    world.role.learner.weights = lambda channel: {  # type: ignore[method-assign]
+        "head": np.zeros(3, np.float32),
+        "body": np.array([1, broken], np.float32),
+    }
+    with pytest.raises(UserError, match="version 0 is not published: body holds numbers that are not finite"):
+        world.publish(0, channel)
+    assert world.written == []
 
 
 def test_pinned_weights_are_a_copy() -> None:

@@ -125,6 +125,16 @@ def test_a_start_that_always_fails_is_given_up(tmp_path: Path) -> None:
     each_start_once(tmp_path)
 
 
+@pytest.mark.parametrize("step", [0, 3])
+def test_an_observation_that_is_not_finite_never_reaches_a_policy(step: int, tmp_path: Path) -> None:
+    changes = faults(fault("nan_observation", 7, tmp_path, step=step))
+    run = Run(tmp_path, values(recording(tmp_path), changes)).go().trained(6)
+    ((_, reason, _),) = run.watcher.lost
+    assert "observation 'echo' holds nan (while rendering env " in reason.split("\n")[0]
+    assert "Start(task=0, split='train', state=7)" in reason.split("\n")[0]
+    each_start_once(tmp_path)
+
+
 def test_a_member_that_fails_too_often_ends_the_run(tmp_path: Path) -> None:
     changes = faults(fault("exception", 3, step=2), start_attempts=100, restarts=1)
     run = Run(tmp_path, values(changes, {"simulator": {"members": 1}})).go()

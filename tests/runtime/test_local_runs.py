@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from echo import recorded
+from echo import read_digests, recorded
 from live import Run, members_of, values
 
 from rlvla3.messages import Member, MemberReady, UpdateDone
@@ -64,6 +64,17 @@ def test_a_slow_trainer_throttles_its_simulators(tmp_path: Path) -> None:
     assert max(run.watcher.rows) >= 4 * 3 - 1, "the bound is used"
     spent = [s - t for (s, e), (t, _) in zip(run.watcher.events[1:], run.watcher.events, strict=False)]
     assert max(spent) < 5
+
+
+def test_delays_with_a_heavy_tail_abort_nothing_and_show(tmp_path: Path) -> None:
+    """A step may take fifty times as long as most: nobody is blamed, and the longest turn is a figure."""
+    delays = {"mean_ms": 2, "cv": 6, "latency": "heavy_tail"}
+    changes = {"simulator": {"options": delays}, "trainer": {"updates": 12}}
+    run = Run(tmp_path, values(recording(tmp_path), changes)).go().trained(12)
+    assert run.watcher.lost == []
+    statistics = run.engine.statistics
+    assert statistics.turns > 200
+    assert statistics.turn_max_s > 5 * statistics.turn_s / statistics.turns
 
 
 def test_skipped_updates_are_trained_again_with_new_trajectories(tmp_path: Path) -> None:
@@ -129,3 +140,34 @@ def test_late_members_are_waited_for(late: str, tmp_path: Path) -> None:
     run.watcher.when(lambda _: len(run.watcher.of(MemberReady)) == 3, run.send(late, signal.SIGCONT))
     run.go().trained(2)
     assert late not in [event.member for event in run.watcher.of(MemberReady)[:3]]
+
+
+def test_a_thousand_publishes_under_load_arrive_whole(tmp_path: Path) -> None:
+    """Two Generators load 400 KB while they serve; what they act with is what the Trainer published."""
+    file = tmp_path / "published"
+    changes = {
+        "simulator": {"options": {"mean_ms": 0, "step_limits": 3}},
+        "policy": {
+            "kind": "echo:DigestPolicy",
+            "options": {"folder": str(tmp_path), "weight_count": 100_000, "base_ms": 0, "per_sample_ms": 0},
+        },
+        "learner": {
+            "kind": "echo:Digests",
+            "options": {"file": str(file), "weight_count": 100_000, "ms_per_sample": 0},
+        },
+        "generator": {"members": 2, "linger_ms": 0},
+        "trainer": {"batch": 2, "micro_batch": 2, "updates": 1000},
+        "schedule": {"max_lag": 2},
+        "checkpoint": {"every_versions": 0},
+    }
+    Run(tmp_path, values(changes)).go(120.0).trained(1000)
+    published = dict(read_digests(file))
+    assert sorted(published) == list(range(1001))
+    assert len(set(published.values())) == 1001, "every version has other weights"
+    generators = sorted(tmp_path.glob("generator-*"))
+    assert len(generators) == 2
+    for loaded in map(read_digests, generators):
+        versions = [version for version, _ in loaded]
+        assert len(versions) > 300
+        assert versions == sorted(set(versions)), "a Generator's version never goes back"
+        assert all(published[version] == digest for version, digest in loaded)

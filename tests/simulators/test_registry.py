@@ -16,7 +16,7 @@ def test_built_in_and_out_of_tree_names():
         ("metawrld", "did you mean 'metaworld'"),
         ("nowhere.at_all:Thing", "no module 'nowhere'"),
         ("rlvla3.simulators.synthetic:Missing", "no attribute 'Missing'"),
-        ("rlvla3.simulators.synthetic:Fault", "has no Settings"),
+        ("rlvla3.simulators.synthetic:Scene", "has no Settings"),
     ],
 )
 def test_a_bad_name_is_explained(kind, message):

@@ -181,6 +181,10 @@ class _Window:
     def on_watch(self, engine: Engine, now_s: float) -> None:
         """Nothing to do."""
 
+    def on_stood_still(self, seconds: float) -> None:
+        """Time that is left out spoils the measurement."""
+        self.lost = f"everything stood still for {seconds:.1f} s"
+
 
 def measure(case: Case, updates: int | None = None) -> Result:
     """Run one case; ``updates``: versions in the window, if not the case's own.

@@ -1,6 +1,7 @@
 """``rlvla3 eval``."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,14 +16,20 @@ from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, wilson, write_figures
 from rlvla3.monitor import EvaluationResult
+from rlvla3.plugins import distrust
 from rlvla3.run_folder import make_folder
 
 
 def command(
-    weights: Path, overrides: Sequence[str], videos: Path | None, averaged: bool, json: Path | None
+    weights: Path,
+    overrides: Sequence[str],
+    videos: Path | None,
+    averaged: bool,
+    json: Path | None,
+    allow_code: bool,
 ) -> None:
     """Evaluate with the configuration that the weights were saved with."""
-    config = saved_config(weights, overrides)
+    config = saved_config(weights, overrides, allow_code=allow_code)
     asked = any(text.replace(" ", "").startswith("evaluation.videos=") for text in overrides)
     if videos is None and asked and config.evaluation.videos:
         raise UserError("evaluation.videos: give the folder to write them to as well, --videos FOLDER")
@@ -41,11 +48,11 @@ def command(
         write_figures(json, figures(result))
 
 
-def saved_config(weights: Path, overrides: Sequence[str]) -> Config:
+def saved_config(weights: Path, overrides: Sequence[str], *, allow_code: bool) -> Config:
     """The configuration stored with a policy, with overrides.
 
     Raises:
-        UserError: the policy is damaged, or an override is at fault.
+        UserError: the policy is damaged or names code, which is not allowed; or one line for each fault.
     """
     source = checkpoint.find(weights)
     checkpoint.verify(source)
@@ -53,7 +60,13 @@ def saved_config(weights: Path, overrides: Sequence[str]) -> Config:
         # JSON is YAML, so the stored text goes through the same reader as a recipe.
         path = Path(folder) / "config.yaml"
         path.write_text(checkpoint.describe(source).config, encoding="utf-8")
-        return load(Config, path, list(overrides), Path(folder))
+        with nullcontext() if allow_code else distrust(str(source), given(overrides)):
+            return load(Config, path, list(overrides), Path(folder))
+
+
+def given(overrides: Sequence[str]) -> list[str]:
+    """The values that the user typed."""
+    return [text.partition("=")[2] for text in overrides]
 
 
 def figures(result: EvaluationResult) -> list[Row]:

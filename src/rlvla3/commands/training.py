@@ -1,30 +1,49 @@
 """``rlvla3 train``."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import typer
 
+from rlvla3.commands.evaluating import given
 from rlvla3.commands.running import Outcome, train
 from rlvla3.config import Config, load_config
 from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.metrics import Row, write_figures
+from rlvla3.plugins import distrust
 from rlvla3.run_folder import CONFIG, RunFolder
 
 
 def command(
-    recipe: str, overrides: Sequence[str], folder: Path | None, resume: bool, json: Path | None
+    recipe: str,
+    overrides: Sequence[str],
+    folder: Path | None,
+    resume: bool,
+    json: Path | None,
+    allow_code: bool,
 ) -> None:
     """Train; with ``resume`` the run folder's own configuration is what overrides apply to.
 
-    ``recipe`` may then be the run folder itself.
+    ``recipe`` may then be the run folder itself, whose code runs only with ``allow_code``: who names
+    a recipe vouches for it, but a run folder may come from anybody.
     """
+    trust: AbstractContextManager[None] = nullcontext()
     if (Path(recipe) / CONFIG).is_file():
         if not resume:
             raise UserError(
                 f"{recipe}: is a run folder; add --resume to go on with it, or give a recipe for a new run"
             )
+        if not allow_code:
+            trust = distrust(recipe, given(overrides))
         folder, recipe = folder or Path(recipe), str(Path(recipe) / CONFIG)
+    with trust:
+        _train(recipe, overrides, folder, resume, json)
+
+
+def _train(
+    recipe: str, overrides: Sequence[str], folder: Path | None, resume: bool, json: Path | None
+) -> None:
     try:
         config = load_config(recipe, list(overrides))
     except UserError as error:

@@ -24,6 +24,7 @@ from rlvla3.errors import UserError
 
 __all__ = [
     "FieldRow",
+    "OptionsError",
     "build",
     "describe",
     "did_you_mean",

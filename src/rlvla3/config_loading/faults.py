@@ -13,7 +13,10 @@ from rlvla3.config_loading.types import group_models, item_type, members, value_
 
 
 class OptionsError(ValueError):
-    """The options of a group are not what its kind wants; reported as faults of their fields."""
+    """The options of a group are not what its kind wants; reported as faults of their fields.
+
+    ``name``: the dotted path of the options within the group.
+    """
 
     def __init__(self, name: str, model: type[BaseModel], error: ValidationError) -> None:
         super().__init__(f"{name}: {error.error_count()} faults")
@@ -32,23 +35,41 @@ def explain(
     """One line for each field at fault, except in groups whose fault is ``reported`` already."""
     found: dict[tuple[str, ...], list[str]] = {}
     docs: dict[tuple[str, ...], str] = {}
-    for path, text, doc in _flatten(error, model, tree, ()):
+    own: dict[tuple[str, ...], bool] = {}
+    for path, text, doc, ours in _flatten(error, model, tree, ()):
         found.setdefault(path, []).append(text)
-        docs[path] = doc
+        docs[path], own[path] = doc, ours
     for path, texts in found.items():
         if any(path[: len(group)] == group for group in reported):
             continue
         rules = " or ".join(dict.fromkeys(texts))
+        if rules.startswith("must have at least") and any(_is_below(other, path) for other in found):
+            # Items at fault were not counted.
+            continue
         value = _find(tree, path)
-        got = f", got {_shown(value)}" if isinstance(value, Leaf) and "got " not in rules else ""
+        got = (
+            f", got {_shown(value)}"
+            if isinstance(value, Leaf) and not (own[path] and _tells(rules, value))
+            else ""
+        )
         remedy = f" ({docs[path]})" if docs[path] else ""
         dotted = f"{'.'.join(path)}: " if path else ""
         yield f"{_place(tree, path, name, rules)}: {dotted}{rules}{got}{remedy}"
 
 
+def _tells(rules: str, leaf: Leaf) -> bool:
+    """Whether rules of ours say themselves what they got."""
+    return "got " in rules or "".join(leaf.text.split()) in "".join(rules.split())
+
+
+def _is_below(path: tuple[str, ...], above: tuple[str, ...]) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
+
+
 def _flatten(
     error: ValidationError, model: type[BaseModel], tree: Tree | None, prefix: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
+) -> Iterator[tuple[tuple[str, ...], str, str, bool]]:
+    """Path, rule, documentation, and whether the rule is of ours and not pydantic's."""
     for item in error.errors(include_url=False):
         inner = _path(item["loc"], model, tree)
         if inner is None:
@@ -56,10 +77,11 @@ def _flatten(
         path = (*prefix, *inner)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, OptionsError):
-            options = _find(tree, (*inner, cause.name))
-            yield from _flatten(cause.error, cause.model, options, (*path, cause.name))
+            name = tuple(cause.name.split("."))
+            options = _find(tree, (*inner, *name))
+            yield from _flatten(cause.error, cause.model, options, (*path, *name))
         else:
-            yield path, _rule(item), _doc(model, inner)
+            yield path, _rule(item, model), _doc(model, inner), item["type"] == "value_error"
 
 
 def _path(loc: tuple[str | int, ...], model: type[BaseModel], tree: Tree | None) -> tuple[str, ...] | None:
@@ -101,7 +123,7 @@ def _is_branch_name(element: str, annotation: Any) -> bool:
     return not has_map or "[" in element
 
 
-def _rule(item: Any) -> str:
+def _rule(item: Any, model: type[BaseModel]) -> str:
     kind, text = item["type"], str(item["msg"])
     if kind == "missing":
         return "must be given"
@@ -109,8 +131,11 @@ def _rule(item: Any) -> str:
         options = re.findall(r"'([^']*)'", item["ctx"]["expected"])
         near = did_you_mean(str(item["input"]), options)
         return f"must be {item['ctx']['expected']}" + (f"; {near}" if near.startswith("did") else "")
+    if kind in ("bool_parsing", "bool_type"):
+        return "must be true or false"
     if kind == "extra_forbidden":
-        return "unknown key; remove it"
+        known = tuple(model.model_fields) if len(item["loc"]) == 1 else ()
+        return f"unknown key; {did_you_mean(str(item['loc'][-1]), known) if known else 'remove it'}"
     if kind in ("value_error", "assertion_error"):
         return text.partition(", ")[2] or text
     if kind in ("model_type", "dict_type", "model_attributes_type"):

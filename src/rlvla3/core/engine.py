@@ -220,6 +220,7 @@ class Engine:
                 f"slot {event.slot} sent request {event.seq} after {slot.seq} while it was {slot.at.value}"
             )
         slot.seq = event.seq
+        self.statistics.turn(now_s - self.slots.stepping_since[event.slot])
         self.slots.move(slot, At.QUEUED, now_s)
         if self.ending.reason:
             self.ending.cancel([slot], now_s)

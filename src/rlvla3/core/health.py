@@ -1,5 +1,6 @@
 """Health: who is up, who is overdue, who may be replaced."""
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,6 +47,9 @@ class Health:
         self._seen_s = dict.fromkeys(members, now_s)
         self._work: dict[Member, _Work] = {}
         self.restarts = dict.fromkeys(members, 0)
+        """Replacements of each member over the run."""
+        self._replaced_s: dict[Member, deque[float]] = {member: deque() for member in members}
+        """When, as long as they count."""
         self._look_s = now_s
         """No deadline is earlier; heartbeats move deadlines on without moving this."""
 
@@ -85,12 +89,16 @@ class Health:
         if not work.open:
             del self._work[member]
 
-    def lost(self, member: Member) -> bool:
+    def lost(self, member: Member, now_s: float) -> bool:
         """Mark as lost; returns whether it may be replaced (and counts the replacement)."""
         self.state[member] = Up.LOST
         self._work.pop(member, None)
-        if self.restarts[member] >= self._settings.restarts:
+        recent = self._replaced_s[member]
+        while recent and now_s >= recent[0] + self._settings.restart_window_s:
+            recent.popleft()
+        if len(recent) >= self._settings.restarts:
             return False
+        recent.append(now_s)
         self.restarts[member] += 1
         return True
 

@@ -83,7 +83,7 @@ class Membership:
             return
         if refused:
             self._ending.ask(reason)
-        replace = self._health.lost(member)
+        replace = self._health.lost(member, now_s)
         if member in self._settings.topology.trainers:
             self._ending.stop(f"{member} was lost: {reason}", failed=True)
             return

@@ -108,7 +108,9 @@ class HealthSettings:
     inference_timeout_s: float
     update_timeout_s: float
     restarts: int
-    """Replacements of each member over the run."""
+    """Replacements of each member within ``restart_window_s``."""
+    restart_window_s: float
+    """After so long a replacement no longer counts."""
     start_attempts: int
     """Times an episode start is tried before it is dropped."""
 

@@ -39,7 +39,10 @@ class Starts:
     def __init__(self, weights: tuple[float, ...], states: int, fixed: tuple[Env, ...] = ()) -> None:
         self._sequence = _Sequence(weights, states)
         self._rank = {env: rank for rank, env in enumerate(fixed)}
-        self._drawn: list[Start] = []
+        self._fixed = fixed
+        self._drawn: dict[int, Start] = {}
+        """What was drawn for envs that have not come to it yet, by its number."""
+        self._count = 0
         self._taken = dict.fromkeys(fixed, 0)
         self._again: dict[Env, deque[tuple[Start, int]]] = {}
 
@@ -51,10 +54,17 @@ class Starts:
         if not self._rank:
             return self._sequence.draw(), 0
         index = self._taken[env] * len(self._rank) + self._rank[env]
+        while self._count <= index:
+            self._draw()
         self._taken[env] += 1
-        while len(self._drawn) <= index:
-            self._drawn.append(self._sequence.draw())
-        return self._drawn[index], 0
+        return self._drawn.pop(index), 0
+
+    def _draw(self) -> None:
+        """Draw the next start, and keep it if its env has not had it (before a resume)."""
+        start, (turn, rank) = self._sequence.draw(), divmod(self._count, len(self._fixed))
+        if turn >= self._taken[self._fixed[rank]]:
+            self._drawn[self._count] = start
+        self._count += 1
 
     def again(self, env: Env, start: Start, attempts: int) -> None:
         """Hand out ``start`` once more, before any new one."""

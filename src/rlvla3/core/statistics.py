@@ -27,6 +27,10 @@ class Statistics:
     queue_delay_s: float = 0.0
     """Sum over requests of (batch start - arrival)."""
     queue_delay_max_s: float = 0.0
+    turns: int = 0
+    """Observations that came, with the time from a slot's actions (or start) to each."""
+    turn_s: float = 0.0
+    turn_max_s: float = 0.0
     lag_sum: int = 0
     lag_max: int = 0
     skipped_updates: int = 0
@@ -37,6 +41,13 @@ class Statistics:
     successes: int = 0
     episodes: int = 0
     """Training episodes that ended, and how many of them succeeded."""
+
+    def turn(self, seconds: float) -> None:
+        """Count an observation that came after so long."""
+        self.turns += 1
+        self.turn_s += seconds
+        if seconds > self.turn_max_s:
+            self.turn_max_s = seconds
 
     def finish(self, trajectory: Trajectory) -> None:
         """Count a finished training trajectory."""

@@ -54,3 +54,11 @@ class Learner(Protocol):
     def load(self, folder: Path) -> None:
         """Restore what ``save`` wrote, exactly."""
         ...
+
+    def save_rejected(self, folder: Path) -> None:
+        """Add to what ``save`` wrote the batch of the last update, which was skipped, for ``replay``."""
+        ...
+
+    def replay(self, folder: Path) -> UpdateReport:
+        """Run the update of a rejected batch again, from the state saved with it."""
+        ...

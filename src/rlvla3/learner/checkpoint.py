@@ -34,12 +34,15 @@ RESUMED = "resumed"
 """Entry of a fingerprint that only a resume must match."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run folder that holds its checkpoints."""
+REJECTED = "rejected"
+"""Folder of a run folder that holds the batches of updates that were not finite."""
 
 _WRITING = ".writing-"
 _SHOWN = 3
 
-Kind = Literal["checkpoint", "weights"]
-"""``checkpoint`` can be resumed from; ``weights`` (best, warm start, export) can only be used."""
+Kind = Literal["checkpoint", "weights", "rejected"]
+"""``checkpoint`` can be resumed from; ``weights`` (best, warm start, export) can only be used;
+``rejected`` is a learner and the batch that its update could not use."""
 Weights = Mapping[str, npt.NDArray[Any]]
 
 
@@ -98,6 +101,20 @@ def save_weights(target: Path, weights: Weights, description: Description) -> No
 
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
     _write(target, "weights", description, lambda folder: save_file(arrays, folder / WEIGHTS))
+
+
+def save_rejected(target: Path, learner: Learner, description: Description) -> None:
+    """Write a learner with the batch that its last update skipped into the new folder ``target``.
+
+    Raises:
+        UserError: the folder exists, or the disk refused.
+    """
+
+    def fill(folder: Path) -> None:
+        learner.save(folder)
+        learner.save_rejected(folder)
+
+    _write(target, "rejected", description, fill)
 
 
 def export(source: Path, folder: Path, *, averaged: bool = True) -> None:

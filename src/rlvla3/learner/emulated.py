@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from rlvla3.errors import UserError
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.messages import Channel, Trajectory
 from rlvla3.settings import Settings
@@ -68,3 +69,14 @@ class EmulatedLearner:
         """Restore the version."""
         self.version = int(json.loads((folder / "learner.json").read_text())["version"])
         self._samples = self._trajectories = 0
+
+    def save_rejected(self, folder: Path) -> None:
+        """There is no batch: it learns from nothing."""
+
+    def replay(self, folder: Path) -> UpdateReport:
+        """There is nothing to run again.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{folder}: of an emulated learner, which has no batches")

@@ -12,6 +12,8 @@ from rlvla3.messages import Version
 if TYPE_CHECKING:
     from rlvla3.config import Config
 
+_MOST_REJECTED = 3
+
 
 class CheckpointKeeper:
     """Keeps a run's newest checkpoints and its best weights."""
@@ -24,6 +26,7 @@ class CheckpointKeeper:
             config: the resolved configuration; ``checkpoint.keep`` newest checkpoints stay.
             fingerprint: of simulator and policy interface; JSON values.
         """
+        self._folder = folder
         self._kept = Kept(folder / checkpoint.CHECKPOINTS, config.checkpoint.keep)
         self._config, self._fingerprint = config.model_dump_json(), fingerprint
 
@@ -34,6 +37,15 @@ class CheckpointKeeper:
     def save_best(self, version: Version, weights: Weights, score: float) -> None:
         """Keep these evaluation weights as the best so far."""
         self._kept.save_best(weights, self._description(version, score))
+
+    def save_rejected(self, learner: Learner) -> None:
+        """Keep the batch of an update that was not finite, with the learner as it is; only the first few
+        of a run: the later ones tell the same."""
+        folder = self._folder / checkpoint.REJECTED
+        number = len(list(folder.glob("update-*"))) + 1
+        if number <= _MOST_REJECTED:
+            target = folder / f"update-{number}-version-{learner.version}"
+            checkpoint.save_rejected(target, learner, self._description(Version(learner.version), None))
 
     def restore(self, learner: Learner, path: Path) -> None:
         """Load a checkpoint of the same set-up into ``learner``, exactly.

@@ -19,11 +19,6 @@ class Means:
         self._sizes: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was added yet."""
-        return not self._sums and not self._maxima
-
     def add(self, metrics: Mapping[str, float], size: float) -> None:
         """Add metrics that are means over ``size`` samples."""
         for name, value in metrics.items():
@@ -45,21 +40,18 @@ class Means:
         return {name: total / self._sizes[name] for name, total in self._sums.items()} | self._maxima
 
 
-def logprob_gap(log_prob: Tensor, behaviour: Tensor, current: Tensor) -> dict[str, float]:
-    """How far the trainer's log-probs are from the generator's where both have the same weights.
+def logprob_gap(log_prob: Tensor, behaviour: Tensor) -> dict[str, float]:
+    """How far the trainer's log-probs are from the generator's under the same weights.
 
     Args:
-        log_prob: [B, ...] before the first step of an update.
+        log_prob: [B, ...].
         behaviour: of the same shape.
-        current: [B] bool: chunks whose behaviour version is the one held.
 
     Returns:
-        ``logprob_gap_max`` and ``logprob_gap_mean`` of |ratio − 1|; empty if no chunk is current.
+        ``logprob_gap``, the greatest |ratio − 1|, and its mean, ``logprob_gap_mean``.
     """
-    if not current.any():
-        return {}
-    gap = (log_prob[current] - behaviour[current]).clamp(-20.0, 20.0).expm1().abs()
-    return {"logprob_gap_max": float(gap.max()), "logprob_gap_mean": float(gap.mean())}
+    gap = (log_prob - behaviour).clamp(-20.0, 20.0).expm1().abs()
+    return {"logprob_gap": float(gap.max()), "logprob_gap_mean": float(gap.mean())}
 
 
 def behaviour_metrics(versions: npt.NDArray[np.int64], version: int) -> dict[str, float]:

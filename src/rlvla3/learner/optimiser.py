@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,23 @@ class Optimiser:
                     [self.average[name] for name in moved], list(moved.values()), 1.0 - self._ema
                 )
         return float(norm)
+
+    @contextlib.contextmanager
+    def exchanged(self, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+        """Let the model compute with other weights for a while; nothing is copied."""
+        own = {name: p.data for name, p in self._parameters.items()}
+        try:
+            for name, p in self._parameters.items():
+                p.data = parameters[name]
+            yield
+        finally:
+            for name, p in self._parameters.items():
+                p.data = own[name]
+
+    def finite(self) -> bool:
+        """Whether every trained weight is a finite number (and so is the sum of their squares)."""
+        norms = torch._foreach_norm([p.detach() for p in self._parameters.values()])
+        return bool(torch.isfinite(torch.stack([norm.float() for norm in norms])).all())
 
     def restart_average(self) -> None:
         """Make the average equal to the present weights."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rlvla3.algorithms.api import Algorithm, LossInputs
 from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
 from rlvla3.algorithms.schedules import decay, warm_up
 from rlvla3.errors import UserError
+from rlvla3.learner import rejected
 from rlvla3.learner import samples as intake
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.metrics import Means, behaviour_metrics, logprob_gap, trajectory_metrics
@@ -30,6 +32,8 @@ from rlvla3.policies.weights import copy_into
 
 FORMAT = 1
 """Version of the files that ``save`` writes."""
+_GAP_CHUNKS = 32
+"""Chunks that the log-prob gap is measured on: it costs one small pass."""
 
 
 class _NotFiniteError(Exception):
@@ -68,6 +72,10 @@ class Reinforcement:
         self._start_s: float | None = None
         self._used_before_s = 0.0
         self._advantages: Statistics | None = None
+        self._earlier: tuple[int, Mapping[str, Tensor]] | None = None
+        """The version before this one and its trained weights."""
+        self._rejected: tuple[Samples, str] | None = None
+        """Batch of the last update, if that was skipped, and why."""
         model.requires_grad_(False)
         parameters = dict(model.trainable("reinforcement"))
         for parameter in parameters.values():
@@ -103,6 +111,7 @@ class Reinforcement:
         """
         if not trajectories:
             return
+        self._rejected = None
         if self._start_s is None:
             self._start_s = time.monotonic() - self._used_before_s
         part, metrics = intake.gather(
@@ -149,15 +158,17 @@ class Reinforcement:
             raise ValueError("update without any trajectory taken in")
         samples = intake.join(self._parts)
         before = self._optimiser.snapshot()
-        metrics = self._fixed_metrics(samples)
+        metrics = self._fixed_metrics(samples) | self._gap(samples)
         try:
             metrics |= self._epochs(samples)
         except _NotFiniteError as reason:
             self._optimiser.restore(before)
+            self._rejected = samples, str(reason)
             self.skipped += 1
             skipped = True
             metrics |= {str(reason): 1.0}
         else:
+            self._earlier = self.version, before.parameters
             self.version += 1
             skipped = False
         metrics |= {"skipped_updates": float(self.skipped), "version": float(self.version)}
@@ -178,6 +189,20 @@ class Reinforcement:
                 evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
                 proximal[chosen] = evaluation.log_prob.cpu().numpy()
         return replace(samples, proximal=proximal)
+
+    def _gap(self, samples: Samples) -> dict[str, float]:
+        """The log-prob gap, on some chunks of the newest version whose weights are at hand: the present one
+        or, where every chunk is older, the one before. Empty where all are older still."""
+        versions = {self.version: None, **({self._earlier[0]: self._earlier[1]} if self._earlier else {})}
+        known = samples.version[np.isin(samples.version, list(versions))]
+        if not len(known):
+            return {}
+        newest = int(known.max())
+        piece = samples.take(np.flatnonzero(samples.version == newest)[:_GAP_CHUNKS])
+        weights = versions[newest]
+        with torch.no_grad(), self._optimiser.exchanged(weights) if weights else nullcontext():
+            log_prob = self.model.evaluate(piece.prefix, piece.observation, piece.record).log_prob
+        return logprob_gap(log_prob, torch.from_numpy(piece.record["log_prob"]).to(log_prob.device))
 
     def _epochs(self, samples: Samples) -> dict[str, float]:
         if self._fault is not None:
@@ -202,6 +227,8 @@ class Reinforcement:
                 break
         for number in range(self.settings.value_passes):
             self._value_pass(samples, self.settings.epochs + number)
+        if not self._optimiser.finite():
+            raise _NotFiniteError("not_finite_weights")
         self._advantages = blend(self._advantages, own, self.settings.statistics_keep)
         metrics = means.values() | {"epochs": float(epochs), "lr": self._optimiser.rates["policy"]}
         return metrics | {"advantage_mean": own.mean, "advantage_std": own.std}
@@ -211,7 +238,7 @@ class Reinforcement:
         kl = Means()
         for piece in samples.pieces(self._order(samples, epoch), self.settings.minibatch):
             self._optimiser.zero_gradients()
-            loss, metrics = self._loss(piece, given, gap=means.empty)
+            loss, metrics = self._loss(piece, given)
             torch.autograd.backward(loss)
             metrics["grad_norm"] = self._step()
             means.add(metrics, len(piece))
@@ -236,21 +263,17 @@ class Reinforcement:
         generator = np.random.default_rng([self.seed, self.version, epoch])
         return samples.in_order()[generator.permutation(len(samples))]
 
-    def _loss(self, piece: Samples, given: Statistics, gap: bool = True) -> tuple[Tensor, dict[str, float]]:
+    def _loss(self, piece: Samples, given: Statistics) -> tuple[Tensor, dict[str, float]]:
         evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
         device = evaluation.value.device
         advantage = piece.advantage.to(device)
         if self.settings.normalise_advantages:
             advantage = normalise(advantage, given)
         inputs = self._inputs(piece, evaluation.log_prob, evaluation.value, evaluation.entropy, advantage)
-        behaviour = inputs.behaviour_log_prob
         loss, metrics = self.algorithm.loss(inputs, value_only=self.warming_up)
         numbers = {name: float(value) for name, value in metrics.items()}
         if not torch.isfinite(loss):
             raise _NotFiniteError("not_finite_loss")
-        if gap:
-            current = torch.from_numpy(piece.version == self.version).to(device)
-            numbers |= logprob_gap(evaluation.log_prob.detach(), behaviour, current)
         return loss, numbers
 
     def _inputs(
@@ -300,7 +323,7 @@ class Reinforcement:
         behaviour_value = torch.from_numpy(samples.record["value"])
         return {
             **self._estimate_means.values(),
-            **trajectory_metrics(self._trajectories),
+            **(trajectory_metrics(self._trajectories) if self._trajectories else {}),
             **behaviour_metrics(samples.version, self.version),
             "chunks": float(len(samples)),
             "explained_variance": explained_variance(behaviour_value, samples.returns),
@@ -347,7 +370,31 @@ class Reinforcement:
         self.version, self.skipped, self.seed = state["version"], state["skipped"], state["seed"]
         self._start_s, self._used_before_s = None, state["used_s"]
         self._advantages = Statistics(**state["advantages"]) if state["advantages"] else None
+        self._earlier = self._rejected = None
         self._forget()
+
+    def save_rejected(self, folder: Path) -> None:
+        """Add the batch of the last update, which was skipped.
+
+        Raises:
+            ValueError: the last update was not skipped.
+        """
+        if self._rejected is None:
+            raise ValueError("the last update was not skipped")
+        rejected.write(folder, *self._rejected)
+
+    def replay(self, folder: Path) -> UpdateReport:
+        """Load a rejected batch with the state saved beside it, and run its update again.
+
+        Streaming runs compute the first pass in the order of arrival; here it is shuffled as in all others.
+
+        Raises:
+            UserError: the folder holds no rejected batch, or is damaged.
+        """
+        self.load(folder)
+        samples, _ = rejected.read(folder, self.model)
+        self._parts = [samples]
+        return self.update()
 
     def restart_average(self) -> None:
         """Let the averaged weights start again from the present ones (after loading a warm start)."""

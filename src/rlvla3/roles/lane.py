@@ -230,7 +230,11 @@ class Lane(threading.Thread):
             at %= self._chunks
         row = credit.row
         for field, array in self._observation:
-            put(observation[field], array, (row, at))
+            value = observation[field]
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                broken = value[~np.isfinite(value)][0]
+                raise ValueError(f"env {slot.envs[index]}: observation {field!r} holds {broken}")
+            put(value, array, (row, at))
         self._slab["observation.task"][row, at] = credit.start.task
         limit = credit.step_limit
         self._slab["observation.elapsed"][row, at] = slot.elapsed[index] / limit if limit else 0.0

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
+from rlvla3.errors import UserError
 from rlvla3.learner.api import Learner
 from rlvla3.messages import (
     Channel,
@@ -45,6 +47,10 @@ class Keeper(Protocol):
 
     def save_best(self, version: Version, weights: Arrays, score: float) -> None:
         """Keep these evaluation weights as the best so far."""
+        ...
+
+    def save_rejected(self, learner: Learner) -> None:
+        """Keep the batch of an update that was not finite, to look into it later."""
         ...
 
 
@@ -118,6 +124,9 @@ class TrainerRole:
         with self.usage("train"):
             outcome = self.learner.update()
         self._report("update", outcome.metrics)
+        if outcome.skipped:
+            with self.usage("checkpoint"):
+                self._keeper.save_rejected(self.learner)
         self._emit(UpdateDone(member=self._member, update=command.update, skipped=outcome.skipped))
 
     def _publish(self, command: PublishWeights) -> None:
@@ -127,6 +136,7 @@ class TrainerRole:
                     f"asked to publish version {command.version}, holds {self.learner.version}"
                 )
             weights = self.learner.weights(command.channel)
+            _refuse_not_finite(weights, command.version)
             self._weights.write(command.channel, command.buffer, command.version, weights)
             if command.channel == "evaluation":
                 self._pinned = (command.version, {n: a.copy() for n, a in weights.items()})
@@ -148,3 +158,17 @@ class TrainerRole:
         if self._pinned is not None and self._pinned[0] == command.version:
             with self.usage("checkpoint"):
                 self._keeper.save_best(command.version, self._pinned[1], command.score)
+
+
+def _refuse_not_finite(weights: Arrays, version: Version) -> None:
+    """The last guard before Generators act with them: of a start that was broken, or a buffer.
+
+    Raises:
+        UserError: a weight is NaN or infinite.
+    """
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UserError(
+                f"version {version} is not published: {name} holds numbers that are not finite; "
+                "start from other weights, or from an earlier checkpoint"
+            )

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import USERS_FAULTS, in_words
+from rlvla3.plugins import USERS_FAULTS, in_words, permit
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -39,6 +39,12 @@ class GymnasiumSettings(Settings):
     """Entry of ``info`` that says whether the task is solved; absent means no."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed from which the initial states of all splits are derived."""
+
+    @model_validator(mode="after")
+    def _permit(self) -> "GymnasiumSettings":
+        if ":" in self.env_id:
+            permit("env_id", self.env_id)
+        return self
 
 
 class GymnasiumEnv:

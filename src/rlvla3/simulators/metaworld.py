@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import USERS_FAULTS, in_words, resolve
+from rlvla3.plugins import USERS_FAULTS, in_words, permit, resolve
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
@@ -143,6 +143,8 @@ class MetaworldSettings(Settings):
             raise ValueError(
                 f"reward must be success, dense, shaped or module:attribute; it is {self.reward!r}"
             )
+        if ":" in self.reward:
+            permit("reward", self.reward)
         return self
 
     @property

@@ -5,12 +5,8 @@ Neither needs GL, downloads or another package, and a sub-step costs microsecond
 """
 
 import math
-import os
-import signal
-import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +17,7 @@ from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import LimitIs, ending
+from rlvla3.simulators.synthetic_faults import Fault, strike
 from rlvla3.simulators.synthetic_reach import (
     COLOURS,
     OWN_STEP_LIMIT,
@@ -36,27 +33,6 @@ _IMAGE_SIZE = 32
 _LATENCY, _PLACES = 0, 1
 _BLOCK = 64
 """Sub-steps whose latencies are drawn together."""
-
-
-class Fault(Settings):
-    """Something that goes wrong at a chosen place, to test what the rest of a run does."""
-
-    kind: Literal["hang", "crash", "exception", "slow_reset", "nan_reward"]
-    """``hang`` blocks for ever, ``crash`` kills its own process (SIGKILL), ``exception`` raises,
-    ``slow_reset`` sleeps ``seconds`` in reset, ``nan_reward`` returns a NaN reward."""
-    start_state: int = Field(ge=0)
-    """Initial state (``Start.state``) whose episode is struck."""
-    split: Literal["train", "held_out", "demonstration"] = "train"
-    """Split of that state."""
-    task: int = Field(default=0, ge=0)
-    """Task index of that episode."""
-    step: int = Field(default=1, ge=0)
-    """Sub-step that is struck, from 1; 0: the reset. ``slow_reset`` always strikes the reset."""
-    seconds: float = Field(default=1.0, ge=0)
-    """Length of ``slow_reset``."""
-    marker: str = ""
-    """File made just before the fault strikes; while it exists the fault does not strike, so that a
-    restarted process gets past it. Empty: strikes every time."""
 
 
 class SyntheticSettings(Settings):
@@ -170,6 +146,7 @@ class _SyntheticEnv:
         self._start = Start(task=0, split="train", state=0)
         self._limit = 0
         self._steps = 0
+        self._blind = False
 
     def reset(self, start: Start, step_limit: int) -> None:
         """Go to ``start``; ``step_limit`` 0 means the own limit."""
@@ -180,7 +157,7 @@ class _SyntheticEnv:
     def step(self, action: npt.NDArray[np.float32]) -> Step:
         """Execute one action, clipped to [-1, 1]."""
         self._steps += 1
-        nan = self._strike(resets=False)
+        struck = self._strike(resets=False)
         reward, success = self._act(np.minimum(np.maximum(action, -1.0), 1.0))
         terminated, truncated = ending(
             ended=success and self._settings.terminate_on_success,
@@ -189,7 +166,7 @@ class _SyntheticEnv:
             limit_is=self._settings.limit_is,
         )
         return Step(
-            reward=float("nan") if nan else reward,
+            reward=float("nan") if "nan_reward" in struck else reward,
             terminated=terminated,
             truncated=truncated,
             success=success,
@@ -198,41 +175,23 @@ class _SyntheticEnv:
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
         raise NotImplementedError
 
-    def _strike(self, resets: bool) -> bool:
-        """Let the faults of this place strike; whether the reward becomes NaN."""
-        nan = False
-        for fault in self._settings.faults:
-            step = 0 if fault.kind == "slow_reset" else fault.step
-            place_ = (fault.task, fault.split, fault.start_state, step)
-            here = (self._start.task, self._start.split, self._start.state, 0 if resets else self._steps)
-            if place_ == here and _armed(fault):
-                nan |= fault.kind == "nan_reward"
-                _strike(fault, here)
-        return nan
+    def _strike(self, resets: bool) -> list[str]:
+        """Let the faults of this place strike; returns their kinds."""
+        start = self._start
+        struck = strike(
+            self._settings.faults, (start.task, start.split, start.state, 0 if resets else self._steps)
+        )
+        self._blind = "nan_observation" in struck
+        return struck
+
+    def _seen(self, observation: dict[str, npt.NDArray[Any]]) -> Observation:
+        """The observation, unless a fault made it NaN."""
+        if not self._blind:
+            return observation
+        return {n: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for n, a in observation.items()}
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-def _armed(fault: Fault) -> bool:
-    if not fault.marker:
-        return True
-    try:
-        Path(fault.marker).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _strike(fault: Fault, here: tuple[int, str, int, int]) -> None:
-    if fault.kind == "hang":
-        threading.Event().wait()
-    elif fault.kind == "crash":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif fault.kind == "slow_reset":
-        time.sleep(fault.seconds)
-    elif fault.kind == "exception":
-        raise RuntimeError(f"scripted fault at (task, split, state, sub-step) = {here}")
 
 
 class DelayEnv(_SyntheticEnv):
@@ -287,7 +246,9 @@ class DelayEnv(_SyntheticEnv):
         # Filling an array would hand the GIL to another lane and wait to get it back.
         pixel = bytes((start.state % 256, self._steps % 256, start.task % 256))
         image = np.frombuffer(pixel * _IMAGE_SIZE**2, np.uint8).reshape(_IMAGE_SIZE, _IMAGE_SIZE, 3)
-        return {"image": image, "proprioception": tag / 1000, "tag": tag, "last_action": self._action}
+        return self._seen(
+            {"image": image, "proprioception": tag / 1000, "tag": tag, "last_action": self._action}
+        )
 
     def picture(self) -> npt.NDArray[np.uint8]:
         """The observation's image, enlarged."""
@@ -331,10 +292,11 @@ class ReachEnv(_SyntheticEnv):
 
     def observe(self) -> Observation:
         """``image`` uint8 [32, 32, 3]; ``proprioception`` float32 [4]: pointer x, y, last action."""
-        return {
+        seen: dict[str, npt.NDArray[Any]] = {
             "image": draw(self._scene, self._pointer, _IMAGE_SIZE),
             "proprioception": np.concatenate([self._pointer, self._velocity]).astype(np.float32),
         }
+        return self._seen(seen)
 
     def picture(self) -> npt.NDArray[np.uint8]:
         """The scene at 256 pixels."""

@@ -20,7 +20,7 @@ import msgspec
 from rlvla3.assembly import Assembly, Part
 from rlvla3.core.engine import Engine
 from rlvla3.core.health import Up
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, too_many_files
 from rlvla3.learner import checkpoint
 from rlvla3.messages import (
     Command,
@@ -36,6 +36,7 @@ from rlvla3.messages import (
     StopRequested,
     Tick,
 )
+from rlvla3.runtime.local.clock import Clock
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.signals import waking_signals
 from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
@@ -95,6 +96,10 @@ class Observer(Protocol):
         """A moment of leisure, several times a second."""
         ...
 
+    def on_stood_still(self, seconds: float) -> None:
+        """The controller did not run for so long; the run's clock leaves that time out."""
+        ...
+
 
 class LocalRuntime:
     """Runs an assembly to its end."""
@@ -109,10 +114,12 @@ class LocalRuntime:
         weights: str = "",
         averaged: bool = True,
         timeline: Timeline | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``resume``: a checkpoint and the engine's state in it. ``weights``: what a pure
         evaluation evaluates; ``averaged``: its averaged weights where it has both. ``timeline``:
-        records who did what when."""
+        records who did what when. ``clock``: the time of engine, observer and timeline."""
+        self._clock = clock or Clock()
         self._timeline = timeline
         self._assembly = assembly
         self._folder = folder
@@ -156,7 +163,7 @@ class LocalRuntime:
             stack.enter_context(waking_signals(self._sockets.add_waker, self._on_signal))
             stack.callback(self._end_members)
             state = self._resume[1] if self._resume else None
-            self.engine = Engine(self._assembly.settings, time.monotonic(), state)
+            self.engine = Engine(self._assembly.settings, self._clock.now_s(), state)
             topology = self._assembly.settings.topology
             for member in topology.simulators + topology.generators + topology.trainers:
                 self._spawn(member)
@@ -203,18 +210,27 @@ class LocalRuntime:
     def _loop(self, engine: Engine) -> None:
         watch_s = 0.0
         while self._stop is None:
-            now_s = time.monotonic()
+            now_s = self._clock.now_s()
             while self._events and self._stop is None:
                 self._feed(engine, self._events.popleft())
             if now_s >= watch_s:
                 self._observer.on_watch(engine, now_s)
                 watch_s = now_s + _WATCH_S
             due_s = min(engine.next_deadline_s(), watch_s, self._timers[0][0] if self._timers else watch_s)
-            for process, mask in self._sockets.wait(due_s, _hold_s(engine.inference.awaited())):
+            for process, mask in self._wait(engine, due_s):
                 self._exchange(engine, process, mask)
             self._run_timers()
-            if engine.next_deadline_s() <= time.monotonic():
+            if engine.next_deadline_s() <= self._clock.now_s():
                 self._feed(engine, Tick())
+
+    def _wait(self, engine: Engine, due_s: float) -> list[tuple[Process, int]]:
+        wait_s = max(due_s - self._clock.now_s(), 0.0)
+        self._clock.expect(wait_s)
+        ready = self._sockets.wait(wait_s, _hold_s(engine.inference.awaited()))
+        self._clock.now_s()
+        if lost_s := self._clock.untold_s():
+            self._observer.on_stood_still(lost_s)
+        return ready
 
     def _exchange(self, engine: Engine, process: Process, mask: int) -> None:
         if self._processes.get(process.member) is not process:
@@ -233,7 +249,7 @@ class LocalRuntime:
             if self._processes.get(process.member) is not process or self._stop is not None:
                 return
             if isinstance(message, Telemetry):
-                self._observer.on_telemetry(message, time.monotonic())
+                self._observer.on_telemetry(message, self._clock.now_s())
             else:
                 self._feed(engine, message)
 
@@ -242,7 +258,7 @@ class LocalRuntime:
         return process.wait(_STACKS_S) or "closed its connection"
 
     def _feed(self, engine: Engine, event: Event) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         if isinstance(event, MemberLost) and event.refused:
             self._refused[event.member] = event.reason
         commands = engine.on(event, now_s)
@@ -282,16 +298,16 @@ class LocalRuntime:
                 self._sockets.watch_room(process)
 
     def _judge(self, command: ReportEvaluation) -> None:
-        score = self._observer.on_evaluation(command, time.monotonic())
+        score = self._observer.on_evaluation(command, self._clock.now_s())
         for trainer in self._assembly.settings.topology.trainers:
             if score is not None:
                 self._send(trainer, SaveBest(member=trainer, version=command.version, score=score))
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), call))
+        heapq.heappush(self._timers, (self._clock.now_s() + seconds, next(self._order), call))
 
     def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
+        while self._timers and self._timers[0][0] <= self._clock.now_s():
             heapq.heappop(self._timers)[2]()
 
     # --- members -------------------------------------------------------------------------------
@@ -318,8 +334,9 @@ class LocalRuntime:
         try:
             process = Process(member, log, self._memory, threads)
         except OSError as error:
-            reason = f"its process cannot be started: {error.strerror}"
-            self._events.append(MemberLost(member=member, reason=reason))
+            line = too_many_files(error)
+            reason = line or f"its process cannot be started: {error.strerror}"
+            self._events.append(MemberLost(member=member, reason=reason, refused=bool(line)))
             return
         self._processes[member] = process
         self._sockets.add(process)
@@ -407,6 +424,6 @@ class LocalRuntime:
         process.connection.flush()
         for message in process.connection.receive() or ():
             if isinstance(message, Telemetry):
-                self._observer.on_telemetry(message, time.monotonic())
+                self._observer.on_telemetry(message, self._clock.now_s())
             elif isinstance(message, MemberLost) and not message.refused:
                 self._observer.on_lost(message.member, message.reason, "")

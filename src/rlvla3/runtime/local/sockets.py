@@ -3,7 +3,6 @@
 import contextlib
 import selectors
 import socket
-import time
 from collections.abc import Collection
 
 from rlvla3.messages import Member
@@ -51,8 +50,8 @@ class Sockets:
         with contextlib.suppress(KeyError):
             self._of(process).modify(process.connection.socket, mask, process)
 
-    def wait(self, until_s: float, hold_s: float) -> list[tuple[Process, int]]:
-        """Wait until a socket is ready, or the monotonic time ``until_s``; which are, and for what.
+    def wait(self, wait_s: float, hold_s: float) -> list[tuple[Process, int]]:
+        """Wait until a socket is ready, for at most ``wait_s``; which are, and for what.
 
         For ``hold_s`` Simulators do not end the wait, and it does not last longer: one wake-up then
         serves several of their messages. After one that was for nothing their next message ends the
@@ -62,13 +61,13 @@ class Sockets:
         if self._silent:
             hold_s = 0.0
         if hold_s:
-            until_s = min(until_s, time.monotonic() + hold_s)
+            wait_s = min(wait_s, hold_s)
         if hold_s and not self._holding:
             self._all.unregister(self._simulators)
         elif self._holding and not hold_s:
             self._all.register(self._simulators, READ)
         self._holding = hold_s > 0
-        ready = self._all.select(max(until_s - time.monotonic(), 0.0))
+        ready = self._all.select(wait_s)
         found = [(key.data, mask) for key, mask in self._simulators.select(0)]
         for key, mask in ready:
             if key.data is not None:
