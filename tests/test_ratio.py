@@ -19,7 +19,7 @@ STILL = (
         "log.tensorboard=false",
     ),
 )
-SIZES = {1: (2, 2), 8: (16, 4), 32: (32, 2)}
+SIZES = {1: (2, 2), 8: (16, 4), 32: (32, 1)}
 """Samples of an inference batch → envs and slots that fill it."""
 
 
