@@ -277,6 +277,40 @@ def test_code_that_a_checkpoint_names_is_refused(
     sys.modules.pop("elsewhere")
 
 
+def test_a_recipe_does_not_vouch_for_a_run_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe that is named is not the configuration that is resumed."""
+    put_code_in(run_folder("run"))
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    line = refused(capsys, "train", *SMALL, "--resume", "--folder", "run")
+    assert "policy.kind: 'elsewhere:Emulated' is code that run/config.yaml names" in line
+    assert not Path("it-ran").exists()
+    # A recipe that names the same code vouches for it.
+    recipe = Path("mine.yaml")
+    recipe.write_text((Path("run") / "config.yaml").read_text())
+    line = refused(capsys, "train", recipe, "--resume", "--folder", "run", "simulator.options.cv=many")
+    assert "simulator.options.cv" in line
+    assert Path("it-ran").exists()
+    sys.modules.pop("elsewhere")
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "{a: " * 3000])
+def test_a_recipe_that_is_nested_too_deep(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deep.yaml").write_text(f"extends: reach\nname: {text}")
+    assert "deep.yaml: nested more than 40 deep" in refused(capsys, "check", "deep.yaml")
+
+
+def test_what_cannot_be_read_as_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    for path in ("/dev/null", "./pipe"):
+        assert "is no regular file" in refused(capsys, "check", path)
+
+
+def test_a_value_of_several_lines_is_still_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "got 'a\\nb'" in refused(capsys, "check", "reach", "name=a\nb")
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -1,10 +1,15 @@
 """Run folders that cannot be used or gone on with: one line each, and nothing is lost."""
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 from refusals import SMALL, refused, run_folder
 
+from rlvla3.commands import training
+from rlvla3.config import load_config
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Kept, describe
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
@@ -66,8 +71,8 @@ def test_a_damaged_checkpoint_beside_a_whole_one(capsys: pytest.CaptureFixture[s
     weights = second / "learner.json"
     weights.write_text(weights.read_text()[:-1])
     line = refused(capsys, "train", "run", "--resume")
-    assert str(weights) in line and f"{first.name} is whole: move {second} away" in line
-    second.rename("away")
+    assert str(weights) in line and f"{first.name} is whole: rename or remove {second}" in line
+    second.rename(second.with_name(f"{second.name}.broken"))
     assert kept.newest() == first
     kept.verify(first)
 
@@ -87,3 +92,57 @@ def test_a_clone_is_no_place_for_a_run(capsys: pytest.CaptureFixture[str]) -> No
     run_folder("clone", kind="best")
     line = refused(capsys, "train", *SMALL, "--folder", "clone")
     assert "clone: already holds weights" in line and "weights=clone" in line and "--resume" not in line
+
+
+@pytest.mark.parametrize("name", ["checkpoint-000041x-version-40", "checkpoint-000041-version-40.bak"])
+def test_other_folders_among_the_checkpoints_are_left_alone(name: str) -> None:
+    run = run_folder("run")
+    kept = Kept(run / checkpoint.CHECKPOINTS, 2)
+    newest = kept.newest()
+    (run / checkpoint.CHECKPOINTS / name).mkdir()
+    assert kept.newest() == newest and newest is not None
+    learner = EmulatedLearner(EmulatedLearnerSettings(), streaming=False)
+    for _ in range(3):
+        kept.save(learner, describe(newest), "{}")
+        newest = kept.newest()
+        assert newest is not None
+    assert (run / checkpoint.CHECKPOINTS / name).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        (checkpoint.MANIFEST, "[]", "must hold a JSON object"),
+        (checkpoint.MANIFEST, '{"format": 1}', "lists no files"),
+        (checkpoint.MANIFEST, '{"format": 1, "files": {"a": 3}}', "lists no files"),
+        (checkpoint.ENGINE, "{}", "engine.json: lacks evaluated, flights, incarnation"),
+        (checkpoint.ENGINE, "[", "engine.json: cannot be read"),
+        (checkpoint.CONFIG, '{"extends": "reach"}', "config.json: is no resolved configuration"),
+        (checkpoint.CONFIG, "[1]", "config.json: is no resolved configuration"),
+    ],
+)
+def test_a_file_that_says_something_else(
+    name: str, content: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the file, and no file of this machine besides."""
+    folder = Kept(run_folder("run") / checkpoint.CHECKPOINTS, 2).newest()
+    assert folder is not None
+    (folder / name).write_text(content)
+    if name != checkpoint.MANIFEST:
+        manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+        (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    command = ("eval", "run") if name == checkpoint.CONFIG else ("train", "run", "--resume")
+    line = refused(capsys, *command)
+    assert part in line and f"{folder.name}/{name}" in line
+    assert "/tmp/rlvla3" not in line
+
+
+def test_a_run_that_begins_anew_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_folder("run")
+    shutil.rmtree(run / checkpoint.CHECKPOINTS)
+    (run / "metrics.jsonl").write_text("{}\n")
+    with RunFolder.open(run) as folder:
+        training._continued(folder, load_config(str(run / "config.yaml"), []), [], allow_code=False)
+    assert capsys.readouterr().err == "run: there is no checkpoint to go on from; the run begins anew\n"

@@ -27,6 +27,18 @@ _MOST_MEMBERS = 4096
 _MOST_EPISODES = 100_000
 
 
+def _build_options(group: Any, settings: type[Settings]) -> None:
+    """Replace what a recipe gives for ``group.options`` by the settings of the group's kind.
+
+    Raises:
+        ValueError: they are no mapping, or not what the kind wants.
+    """
+    if isinstance(group.options, dict):
+        object.__setattr__(group, "options", options(settings, group.options))
+    elif not isinstance(group.options, Settings):
+        raise ValueError("options must be a group of 'key: value' settings")
+
+
 class SimulatorConfig(Settings):
     """The Simulators and how their envs are sharded."""
 
@@ -58,8 +70,7 @@ class SimulatorConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "SimulatorConfig":
-        if isinstance(self.options, dict):
-            object.__setattr__(self, "options", options(simulator_class(self.kind).Settings, self.options))
+        _build_options(self, simulator_class(self.kind).Settings)
         if self.total_envs > MOST_ENVS:
             raise ValueError(
                 f"members x batches x envs = {self.members} x {self.batches} x {self.envs} must be at most "
@@ -207,8 +218,7 @@ class PolicyConfig(ComponentConfig):
 
     @model_validator(mode="after")
     def _check(self) -> "PolicyConfig":
-        if isinstance(self.options, dict):
-            object.__setattr__(self, "options", options(policy_class(self.kind).Settings, self.options))
+        _build_options(self, policy_class(self.kind).Settings)
         return self
 
 
@@ -225,8 +235,7 @@ class AlgorithmConfig(ComponentConfig):
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
-        if isinstance(self.options, dict):
-            object.__setattr__(self, "options", options(algorithm_class(self.kind).Settings, self.options))
+        _build_options(self, algorithm_class(self.kind).Settings)
         return self
 
 
@@ -243,8 +252,7 @@ class LearnerConfig(ComponentConfig):
 
     @model_validator(mode="after")
     def _check(self) -> "LearnerConfig":
-        if isinstance(self.options, dict):
-            object.__setattr__(self, "options", options(learner_class(self.kind).Settings, self.options))
+        _build_options(self, learner_class(self.kind).Settings)
         return self
 
 

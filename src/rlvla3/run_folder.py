@@ -272,9 +272,16 @@ class RunFolder:
         if not _same_file(descriptor, lock):  # whoever held it has just removed it
             os.close(descriptor)
             return cls._locked(folder)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-        return cls(folder, descriptor, made)
+        run = cls(folder, descriptor, made)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        except OSError as error:
+            run.close()
+            raise UserError(
+                f"{folder}: cannot be written: {_why(error)}; make room or choose another run folder"
+            ) from error
+        return run
 
     def close(self) -> None:
         """Give the lock back; a second call does nothing. A start that was refused leaves no folder."""

@@ -119,3 +119,21 @@ def test_a_limit_on_shared_memory_is_one_line(tmp_path: Path) -> None:
     code, text = run(tmp_path, *arguments, within=("prlimit", "--fsize=100000"))
     assert code == 2 and len(text.strip().splitlines()) == 1, text
     assert "shared memory cannot be reserved (File too large)" in text and "lower simulator.envs" in text
+
+
+def test_a_start_on_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "fill").write_bytes(bytes(4 << 20))
+    code, text = run(tmp_path / "out", "train", *SMALL, "--folder", str(small_disk / "run"))
+    assert code == 2 and len(text.strip().splitlines()) == 1, text
+    assert "No space left on device" in text and "make room" in text
+    assert not (small_disk / "run").exists()
+
+
+def test_a_rejected_batch_that_does_not_fit_ends_no_run(tmp_path: Path, small_disk: Path) -> None:
+    """The copy is for a look later: the run goes on to its own end."""
+    broken = ("learner.options.lr=1e30", "learner.options.value_warm_up=0", "checkpoint.every_versions=0")
+    arguments = ("train", *REACH, *broken, "--folder", str(small_disk / "run"))
+    code, text = run(tmp_path / "out", *arguments)
+    assert code == 2 and "3 updates in a row were not finite" in text, text
+    log = (small_disk / "run" / "logs" / "trainer-0.log").read_text()
+    assert log.count("No space left on device") == 3

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rlvla3.commands.running import evaluate
 from rlvla3.config import Config
-from rlvla3.config_loading import load
+from rlvla3.config_loading import Branch, build, override, parse
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, wilson, write_figures
@@ -56,12 +56,24 @@ def saved_config(weights: Path, overrides: Sequence[str], *, allow_code: bool) -
     """
     source = checkpoint.find(weights)
     checkpoint.verify(source)
-    with TemporaryDirectory(prefix="rlvla3-config-") as folder:
-        # JSON is YAML, so the stored text goes through the same reader as a recipe.
-        path = Path(folder) / "config.yaml"
-        path.write_text(checkpoint.describe(source).config, encoding="utf-8")
-        with nullcontext() if allow_code else distrust(str(source), given(overrides)):
-            return load(Config, path, list(overrides), Path(folder))
+    return stored_config(source, overrides, allow_code=allow_code)
+
+
+def stored_config(source: Path, overrides: Sequence[str], *, allow_code: bool) -> Config:
+    """The configuration in a checkpoint's folder, with overrides.
+
+    Raises:
+        UserError: it names code, which is not allowed; or one line for each fault.
+    """
+    path = source / checkpoint.CONFIG
+    text = checkpoint.describe(source).config
+    # JSON is YAML, so the stored text goes through the same reader as a recipe. It stands for itself:
+    # a recipe that it extended would be another file of this machine's.
+    tree = parse(text, str(path))
+    if not isinstance(tree, Branch) or "extends" in tree.entries:
+        raise UserError(f"{path}: is no resolved configuration; the checkpoint is damaged, use another one")
+    with nullcontext() if allow_code else distrust(str(source), given(overrides)):
+        return build(Config, override(tree, list(overrides)), str(path), {})
 
 
 def given(overrides: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.assembly import Assembly
-from rlvla3.commands.evaluating import saved_config
+from rlvla3.commands.evaluating import stored_config
 from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.registry import LearnerContext, learner_class
@@ -21,7 +21,7 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
     if not (folder / checkpoint.MANIFEST).is_file():
         raise UserError(f"{folder}: holds no rejected batch; give a folder below RUN/{checkpoint.REJECTED}")
     checkpoint.verify(folder)
-    config = saved_config(folder, overrides, allow_code=allow_code)
+    config = stored_config(folder, overrides, allow_code=allow_code)
     assembly = Assembly(config)
     if config.learner.kind != "reinforcement":
         raise UserError(f"{folder}: learner.kind = {config.learner.kind!r} has no batches to replay")
@@ -37,6 +37,8 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
     learner = learner_class(config.learner.kind).build(config.learner.options, context)
     from rlvla3.learner import rejected
 
+    # First: where the weights do not fit, nothing that is said of the batch would be true.
+    learner.load(folder)
     samples, reason = rejected.read(folder, learner.model)  # type: ignore[attr-defined]
     typer.echo(f"version {checkpoint.describe(folder).version}, {len(samples)} chunks, rejected as {reason}")
     found = list(rejected.findings(samples))
@@ -49,9 +51,10 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
     report = learner.replay(folder)
     for name, value in sorted(report.metrics.items()):
         typer.echo(f"{name} {value:.6g}")
-    typer.echo("not finite again" if report.skipped else "finite now: the settings that you changed cure it")
+    cured = "finite now: the settings that you changed cure it" if overrides else "finite this time"
+    typer.echo("not finite again" if report.skipped else cured)
     if json is not None:
         rows = [Row(name=f"train/{name}", value=value, unit="") for name, value in report.metrics.items()]
         write_figures(json, [*rows, Row(name="not_finite_chunks", value=float(len(found)), unit="")])
     if report.skipped:
-        raise SystemExit(1)
+        raise typer.Exit(1)

@@ -4,6 +4,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
@@ -88,7 +89,7 @@ def train(
         description = checkpoint.describe(path)
         checkpoint.check_fingerprint(path, description.fingerprint, assembly.fingerprint())
         _check_same_weights(config, description)
-        start = (path, json.loads(checkpoint.engine_state(path)))
+        start = (path, _engine_state(path))
         if start[1]["version"] >= config.trainer.updates:
             raise UserError(
                 f"{folder.path}: {start[1]['version']} versions are trained already; to go on, give "
@@ -116,10 +117,36 @@ def train(
         try:
             return _finish(runtime, monitor)
         except UserError as error:
-            if kept.newest() is None or not record:
-                raise
-            remedy = f"mend that, then go on with: rlvla3 train {folder.path} --resume"
-            raise UserError(f"{error}; {remedy}") from error
+            raise UserError(f"{error}{_remedies(folder, kept)}" if record else str(error)) from error
+        except EndedBySignal as end:
+            raise EndedBySignal(end.number, f"{end.line}{_remedies(folder, kept)}") from end
+
+
+def _remedies(folder: RunFolder, kept: checkpoint.Kept) -> str:
+    """What to do after a run that ended early."""
+    found = []
+    if rejected := sorted((folder.path / checkpoint.REJECTED).glob("update-*")):
+        found.append(f"see what was not finite with: rlvla3 replay {rejected[0]}")
+    if kept.newest() is not None:
+        found.append(f"go on with: rlvla3 train {folder.path} --resume")
+    return "".join(f"; {remedy}" for remedy in found)
+
+
+def _engine_state(path: Path) -> dict[str, Any]:
+    """The engine's part of a checkpoint.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    file = path / checkpoint.ENGINE
+    try:
+        state: dict[str, Any] = json.loads(checkpoint.engine_state(path))
+        missing = {"incarnation", "version", "evaluated", "flights", "statistics"} - state.keys()
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); use another checkpoint") from error
+    if missing:
+        raise UserError(f"{file}: lacks {', '.join(sorted(missing))}; use another checkpoint")
+    return state
 
 
 def _check_same_weights(config: Config, description: Description) -> None:

@@ -38,11 +38,16 @@ def command(
             trust = distrust(recipe, given(overrides))
         folder, recipe = folder or Path(recipe), str(Path(recipe) / CONFIG)
     with trust:
-        _train(recipe, overrides, folder, resume, json)
+        _train(recipe, overrides, folder, resume, json, allow_code)
 
 
 def _train(
-    recipe: str, overrides: Sequence[str], folder: Path | None, resume: bool, json: Path | None
+    recipe: str,
+    overrides: Sequence[str],
+    folder: Path | None,
+    resume: bool,
+    json: Path | None,
+    allow_code: bool,
 ) -> None:
     try:
         config = load_config(recipe, list(overrides))
@@ -53,7 +58,7 @@ def _train(
     path = folder or Path("runs") / config.name
     with RunFolder.open(path) if resume else RunFolder.create(path) as run:
         if resume:
-            config = load_config(str(run.config), list(overrides))
+            config = _continued(run, config, overrides, allow_code)
         outcome = train(config, run, resume=resume, record=True)
         rows = figures(config, outcome)
         run.write_summary({row.name: row.value for row in rows})
@@ -62,6 +67,25 @@ def _train(
     if outcome.signal:
         raise EndedBySignal(outcome.signal, _farewell(outcome, path))
     typer.echo(_farewell(outcome, path))
+
+
+def _continued(run: RunFolder, recipe: Config, overrides: Sequence[str], allow_code: bool) -> Config:
+    """The run folder's own configuration, with overrides; it may name the code that the recipe names."""
+    known = [*given(overrides), *_code_names(recipe.model_dump(mode="json"))]
+    with nullcontext() if allow_code else distrust(str(run.config), known):
+        config = load_config(str(run.config), list(overrides))
+    if not any(run.checkpoints.glob("checkpoint-*")) and run.metrics.exists():
+        typer.echo(f"{run.path}: there is no checkpoint to go on from; the run begins anew", err=True)
+    return config
+
+
+def _code_names(value: object) -> list[str]:
+    """Every text in a configuration that may be ``module:attribute``."""
+    if isinstance(value, dict):
+        return [name for inner in value.values() for name in _code_names(inner)]
+    if isinstance(value, list):
+        return [name for inner in value for name in _code_names(inner)]
+    return [value] if isinstance(value, str) and ":" in value else []
 
 
 def _farewell(outcome: Outcome, path: Path) -> str:

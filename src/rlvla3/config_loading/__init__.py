@@ -19,10 +19,11 @@ from rlvla3.config_loading.description import FieldRow, describe, undocumented
 from rlvla3.config_loading.dumping import dump
 from rlvla3.config_loading.faults import OptionsError, explain
 from rlvla3.config_loading.resolver import Resolver
-from rlvla3.config_loading.trees import Branch, did_you_mean, override, read, recipe_names
+from rlvla3.config_loading.trees import Branch, did_you_mean, override, parse, read, recipe_names
 from rlvla3.errors import UserError
 
 __all__ = [
+    "Branch",
     "FieldRow",
     "OptionsError",
     "build",
@@ -31,6 +32,8 @@ __all__ = [
     "dump",
     "load",
     "options",
+    "override",
+    "parse",
     "recipe_names",
     "undocumented",
 ]

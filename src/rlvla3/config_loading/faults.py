@@ -197,7 +197,7 @@ def _speaks_of(rules: str, key: str) -> bool:
 
 
 def _shown(leaf: Leaf) -> str:
-    text = leaf.text if leaf.plain and leaf.text else repr(leaf.text)
+    text = leaf.text if leaf.plain and leaf.text and leaf.text.isprintable() else repr(leaf.text)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

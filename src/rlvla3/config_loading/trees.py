@@ -82,6 +82,8 @@ def parse(text: str, file: str) -> Tree:
         line = f":{mark.line + 1}" if mark and file != COMMAND_LINE else ""
         what = " ".join(part for part in (error.problem, error.context) if part)
         raise UserError(f"{file}{line}: not valid YAML: {what}") from error
+    except RecursionError:
+        raise UserError(f"{file}: nested more than {_MAX_DEPTH} deep") from None
     except yaml.YAMLError as error:
         raise UserError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
     if node is None:
@@ -150,6 +152,8 @@ def find(source: str | Path, recipes: Path, folder: Path | None = None) -> Path:
     path = (folder or Path()) / text
     if path.is_file():
         return path
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: is no regular file; give a YAML file or a recipe")
     names = recipe_names(recipes)
     if is_name:
         near = get_close_matches(text, names, n=3, cutoff=0.5)

@@ -8,6 +8,7 @@ read back before an older one is removed; so a crash at any moment leaves the la
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -190,7 +191,12 @@ def verify(folder: Path) -> None:
             f"{folder / MANIFEST}: format {manifest.get('format')!r} is not {FORMAT}; "
             "load it with the rlvla3 that wrote it"
         )
-    for name, expected in manifest["files"].items():
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(
+        isinstance(entry, dict) and entry.keys() >= {"bytes", "sha256"} for entry in files.values()
+    ):
+        raise UserError(f"{folder / MANIFEST}: lists no files; the checkpoint is damaged, use another one")
+    for name, expected in files.items():
         file = folder / name
         if not file.is_file():
             raise UserError(f"{file}: file is missing from the checkpoint; use another one")
@@ -297,6 +303,11 @@ def find(path: Path, *, resume: bool = False) -> Path:
         UserError: there is none.
     """
     if (path / MANIFEST).is_file():
+        if _json(path / DESCRIPTION).get("kind") == "rejected":
+            raise UserError(
+                f"{path}: holds a batch that an update could not use; give its run folder or a checkpoint, "
+                "or look at it with rlvla3 replay"
+            )
         return path
     kept = Kept(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path, keep=1)
     found = kept.newest() if resume else kept.best() or kept.newest()
@@ -352,6 +363,8 @@ def _json(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); use another checkpoint") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: must hold a JSON object; the checkpoint is damaged, use another one")
     return found
 
 
@@ -401,7 +414,7 @@ class Kept:
             whole = [other for other in self._all("checkpoint") if other < path and _is_whole(other)]
             if not whole:
                 raise
-            remedy = f"{whole[-1].name} is whole: move {path} away to go on from it"
+            remedy = f"{whole[-1].name} is whole: rename or remove {path} to go on from it"
             raise UserError(f"{error}; {remedy}") from error
 
     def save(self, learner: Learner, description: Description, engine_state: str) -> Path:
@@ -420,7 +433,8 @@ class Kept:
 
     def _all(self, family: str) -> list[Path]:
         # Also one without a manifest: it was complete when it got its name, so it is damaged.
-        return sorted(self._folder.glob(f"{family}-[0-9]*-version-*"))
+        named = re.compile(rf"{family}-\d{{6,}}-version-\d+")
+        return sorted(path for path in self._folder.glob(f"{family}-*") if named.fullmatch(path.name))
 
     def _next(self, family: str, version: int) -> Path:
         taken = [int(path.name.split("-")[1]) for path in self._all(family)]

@@ -1,9 +1,12 @@
 """Where a Trainer's checkpoints go."""
 
+import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlvla3.errors import UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.api import Learner
 from rlvla3.learner.checkpoint import Description, Kept, Weights
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from rlvla3.config import Config
 
 _MOST_REJECTED = 3
+_LOG = logging.getLogger(__name__)
 
 
 class CheckpointKeeper:
@@ -42,10 +46,16 @@ class CheckpointKeeper:
         """Keep the batch of an update that was not finite, with the learner as it is; only the first few
         of a run: the later ones tell the same."""
         folder = self._folder / checkpoint.REJECTED
-        number = len(list(folder.glob("update-*"))) + 1
-        if number <= _MOST_REJECTED:
-            target = folder / f"update-{number}-version-{learner.version}"
+        kept = [re.match(r"update-(\d+)-", path.name) for path in folder.glob("update-*")]
+        if len(kept) >= _MOST_REJECTED:
+            return
+        number = 1 + max((int(found[1]) for found in kept if found), default=0)
+        target = folder / f"update-{number}-version-{learner.version}"
+        try:
             checkpoint.save_rejected(target, learner, self._description(Version(learner.version), None))
+        except UserError as error:
+            # A copy for a look later is no reason to end the run.
+            _LOG.warning("%s", error)
 
     def restore(self, learner: Learner, path: Path) -> None:
         """Load a checkpoint of the same set-up into ``learner``, exactly.

@@ -54,10 +54,15 @@ def read(folder: Path, model: PolicyModel) -> tuple[Samples, str]:
     """
     if not (folder / REJECTED).is_file():
         raise UserError(f"{folder}: holds no rejected batch; give a folder below RUN/rejected")
-    reason = str(json.loads((folder / REJECTED).read_text())["reason"])
-    arrays = {name: tensor.numpy() for name, tensor in read_tensors(folder / SAMPLES).items()}
-    parts = [_part(arrays, piece, model) for piece in _trajectories(arrays["episode"], arrays["chunk"])]
-    return join(parts), reason
+    try:
+        reason = str(json.loads((folder / REJECTED).read_text())["reason"])
+        arrays = {name: tensor.numpy() for name, tensor in read_tensors(folder / SAMPLES).items()}
+        if not len(arrays["episode"]):
+            raise ValueError("no chunks")
+        parts = [_part(arrays, piece, model) for piece in _trajectories(arrays["episode"], arrays["chunk"])]
+        return join(parts), reason
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{folder}: the rejected batch is damaged ({error!r}); use another one") from error
 
 
 def findings(samples: Samples) -> Iterator[Finding]:
