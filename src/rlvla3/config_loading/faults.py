@@ -43,8 +43,9 @@ def explain(
         if any(path[: len(group)] == group for group in reported):
             continue
         rules = " or ".join(dict.fromkeys(texts))
-        if rules.startswith("must have at least") and any(_is_below(other, path) for other in found):
-            # Items at fault were not counted.
+        if any(_is_below(other, path) for other in found):
+            # Of a list with an item at fault nothing else is known: items at fault are not counted, and what
+            # else might have stood in its place was not meant.
             continue
         value = _find(tree, path)
         got = (
