@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from terminal import as_in_a_terminal
+
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
 from rlvla3.core.engine import Engine
 from rlvla3.messages import Event, Member, ReportEvaluation, Stop
 from rlvla3.runtime.local.runtime import LocalRuntime
+
+as_in_a_terminal()
 
 TESTS = Path(__file__).parent
 LIMIT_S = 45.0

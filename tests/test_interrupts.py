@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live import Command, alive, wait_for
+from live import TESTS, Command, alive, wait_for
 from refusals import run_folder
 
 from rlvla3 import cli
@@ -134,3 +136,11 @@ def test_an_evaluation_ends_with_one_line(
         assert not children_of(command.pid)
     finally:
         command.close()
+
+
+def test_the_tests_themselves_heed_signals_though_their_shell_has_them_ignored() -> None:
+    heeded = "signal.getsignal(signal.SIGINT) != signal.SIG_IGN"
+    program = f"import signal; before = {heeded}; import live; print(before, {heeded})"
+    shell = ["sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, program]
+    done = subprocess.run(shell, capture_output=True, text=True, check=True, cwd=TESTS)
+    assert done.stdout == "False True\n"

@@ -112,7 +112,11 @@ class Soak:
             self._send(members[victim], fault, PAUSE_S)
         self.struck.append(Struck(fault=fault, victim=victim, s=now_s))
         if fault.ends:
-            self._resume(list(members.values()))
+            try:
+                self._resume(list(members.values()))
+            except AssertionError as error:
+                error.add_note(f"after {self.struck[-1]}, number {len(self.struck)}")
+                raise
 
     def _send(self, pid: int, fault: Fault, pause_s: float) -> None:
         for number in fault.signals:
