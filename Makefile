@@ -22,8 +22,8 @@ help:
 	@echo "make demo        install, then train the default recipe end to end (about 15 minutes)"
 	@echo "make test        install, then lint, unit tests and live tests"
 	@echo "make lint        ruff and mypy"
-	@echo "make test-unit   tests without processes, simulators or a GPU (under a minute)"
-	@echo "make test-live   tests that start processes or need Meta-World"
+	@echo "make test-unit   quick tests without processes, simulators or a GPU (under a minute)"
+	@echo "make test-live   tests that start processes, need Meta-World or compute for long"
 	@echo "make test-gpu    tests that need a CUDA device"
 	@echo "make chaos       20 minutes of faults in a run that must go on (docs/results/chaos.json)"
 	@echo "make soak        kills and resumes, and memory over 10,000 versions (about 40 minutes)"
@@ -55,10 +55,10 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -m 'not live and not metaworld and not gpu'
+	$(BIN)/python -m pytest -m 'not (long or live or metaworld or gpu)'
 
 test-live: install
-	$(BIN)/python -m pytest -m '(live or metaworld) and not gpu'
+	$(BIN)/python -m pytest -m '(long or live or metaworld) and not gpu'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

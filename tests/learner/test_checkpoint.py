@@ -135,6 +135,7 @@ print(*[p.name for p in folder.iterdir() if p.name != "b"])
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named_whoever_writes(tmp_path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60

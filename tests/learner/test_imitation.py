@@ -23,6 +23,7 @@ def imitation(seed: int = 0, **settings) -> Imitation:
     return Imitation(bandit.build(), ImitationSettings(**{"steps": 12, "batch": 8, **settings}), seed=seed)
 
 
+@pytest.mark.long
 def test_it_learns_the_demonstrated_actions() -> None:
     data = demonstrations()
     learned = imitation(steps=120, batch=32, lr=5e-3, warm_up=10)

@@ -44,6 +44,7 @@ def same(first, second) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streaming", [False, True])
 def test_reward_rises(streaming) -> None:
     trained = learner(streaming=streaming, lr=2e-3, minibatch=64)
@@ -109,6 +110,7 @@ def test_the_gap_is_known_where_every_chunk_is_one_version_behind() -> None:
     assert trained.update().metrics["logprob_gap"] > 1e-3, "these were made by version 3"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minibatch", [1, 3, 8, 32])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_without_learning_every_batch_size_has_ratio_one(minibatch, streaming) -> None:
@@ -194,6 +196,7 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
     assert same(*results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("field", ["reward", "record.log_prob", "record.chain_to"])
@@ -240,6 +243,7 @@ def test_streaming_accumulates_the_full_batch_gradient() -> None:
         np.testing.assert_allclose(array, results[1][name], atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streaming", [False, True])
 def test_resume_equals_no_resume(tmp_path, streaming) -> None:
     straight = learner(streaming=streaming, schedule_versions=6)
