@@ -67,7 +67,7 @@ def test_an_algorithm_that_does_not_say_what_it_needs(module: Path) -> None:
             estimates = loss = None
         """)
     )
-    with pytest.raises(UserError, match="its attribute proximal must be True or False"):
+    with pytest.raises(UserError, match="its attribute needs must be a Needs"):
         _ = Assembly(load_config("reach", ["algorithm.kind=mine:Thing"])).algorithm
 
 

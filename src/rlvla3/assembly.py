@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from rlvla3.algorithms.api import Algorithm
+from rlvla3.algorithms.api import Algorithm, Needs
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
 from rlvla3.core.batcher import ORDERS, Pending
@@ -113,14 +113,14 @@ class Assembly:
         """The algorithm.
 
         Raises:
-            UserError: it does not say whether it needs the policy at the start of the update.
+            UserError: it does not say what it needs.
         """
         config = self.config.algorithm
         with guarded("algorithm.kind", config.kind):
             made = algorithm_class(config.kind)(config.options)
-        if not isinstance(getattr(made, "proximal", None), bool):
+        if not isinstance(getattr(made, "needs", None), Needs):
             raise UserError(
-                f"algorithm.kind = {config.kind!r}: its attribute proximal must be True or False; "
+                f"algorithm.kind = {config.kind!r}: its attribute needs must be a Needs; "
                 "see rlvla3.algorithms.api"
             )
         return made

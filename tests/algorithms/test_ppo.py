@@ -37,7 +37,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts() -> None:
 
 @pytest.mark.parametrize("correction", ["none", "decoupled"])
 def test_only_the_decoupled_correction_asks_for_a_proximal_policy(correction) -> None:
-    assert PPO(PPOSettings(correction=correction)).proximal == (correction == "decoupled")
+    assert PPO(PPOSettings(correction=correction)).needs.proximal == (correction == "decoupled")
 
 
 def test_value_only_holds_the_policy() -> None:

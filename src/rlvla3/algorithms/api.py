@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rlvla3.settings import Settings
 
@@ -12,6 +12,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Trajectories that share their start and are compared with each other."""
+
+    size: int
+    """G: members of a group."""
+    score: Literal["success", "return"] = "success"
+    """What members are compared by: 1 for a success, or the undiscounted return to the first end."""
+    replacements: int = 0
+    """Groups of one version whose members all have the same score, and teach nothing, that may be
+    replaced by fresh ones; further ones are trained as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an algorithm asks of the rest."""
+
+    proximal: bool = False
+    """Log-probs under the policy at the start of the update."""
+    reference: bool = False
+    """Log-probs under the policy that the run started from."""
+    values: bool = True
+    """Values of the observations, and with them a value head."""
+    groups: Groups | None = None
+    """Groups of trajectories with one start; None: each trajectory for itself."""
+    whole_batch: bool = False
+    """Whether ``estimates`` must be given a whole update at once: nothing can be streamed then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +77,7 @@ class LossInputs:
     """Of the same shape."""
     proximal_log_prob: Tensor
     """Under the policy at the start of the update, of the same shape; the behaviour's where an algorithm
-    does not ask for it (``proximal``)."""
+    does not need it."""
     value: Tensor
     """[B], with gradient."""
     behaviour_value: Tensor
@@ -68,8 +97,8 @@ class Algorithm(Protocol):
 
     Settings: ClassVar[type[Settings]]
 
-    proximal: bool
-    """Whether the loss needs log-probs under the policy at the start of the update."""
+    needs: Needs
+    """What it asks of the rest; follows from its settings."""
 
     def __init__(self, settings: Any) -> None: ...
 

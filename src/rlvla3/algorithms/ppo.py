@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from rlvla3.algorithms.api import Estimates, LossInputs, Rollouts
+from rlvla3.algorithms.api import Estimates, LossInputs, Needs, Rollouts
 from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PPO:
 
     def __init__(self, settings: PPOSettings) -> None:
         self.settings = settings
-        self.proximal = settings.correction == "decoupled"
+        self.needs = Needs(proximal=settings.correction == "decoupled")
 
     def estimates(self, rollouts: Rollouts) -> tuple[Estimates, dict[str, float]]:
         """GAE of padded trajectories; metrics: the mean discounted return of a chunk."""

@@ -178,7 +178,7 @@ class Reinforcement:
     def _with_proximal(self, samples: Samples) -> Samples:
         """With the log-probs of chunks of earlier versions under the present one, where the algorithm asks
         for them. For chunks of the present version they are what the Generator recorded."""
-        if not self.algorithm.proximal:
+        if not self.algorithm.needs.proximal:
             return samples
         proximal = samples.proximal.copy()
         earlier = np.flatnonzero(samples.version < self.version)
