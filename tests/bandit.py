@@ -58,9 +58,17 @@ def near_half(action: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def rollout(
-    model: Any, rows: int, chunks: int, *, version: int = 0, first: int = 0, reward: Reward = near_half
+    model: Any,
+    rows: int,
+    chunks: int,
+    *,
+    version: int = 0,
+    first: int = 0,
+    reward: Reward = near_half,
+    group: int = 1,
 ) -> tuple[list[Trajectory], Arrays]:
-    """A slab with ``rows`` terminated trajectories of ``chunks`` chunks, and their metadata."""
+    """A slab with ``rows`` terminated trajectories of ``chunks`` chunks, and their metadata; ``group`` of
+    them after each other belong together."""
     observation = {
         name: array.reshape(rows, chunks + 1, *array.shape[1:])
         for name, array in observations(rows * (chunks + 1), seed=first).items()
@@ -84,6 +92,7 @@ def rollout(
         Trajectory(
             row=Row(row),
             episode=Episode(first + row),
+            group=first + row // group,
             start=Start(task=0, split="train", state=row),
             first_chunk=0,
             chunks=chunks,

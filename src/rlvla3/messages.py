@@ -88,6 +88,8 @@ class Trajectory(Record, frozen=True, kw_only=True):
 
     row: Row
     episode: Episode
+    group: int
+    """Trajectories of one group share their start and are trained together."""
     start: Start
     first_chunk: int
     chunks: int

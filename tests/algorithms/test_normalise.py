@@ -8,17 +8,30 @@ import torch
 from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
 
 
-def test_masked_statistics_by_hand() -> None:
-    found = statistics(torch.tensor([1.0, float("nan"), 3.0]), torch.tensor([True, False, True]))
+def test_statistics_by_hand() -> None:
+    found = statistics(torch.tensor([1.0, 3.0]))
     assert found == Statistics(mean=2.0, std=1.0)
     torch.testing.assert_close(normalise(torch.tensor([4.0]), found), torch.tensor([2.0]))
 
 
 def test_equal_advantages_become_zero() -> None:
     same = torch.full((5,), 0.3)
-    found = normalise(same, statistics(same, torch.ones(5, dtype=torch.bool)))
+    found = normalise(same, statistics(same))
     assert torch.isfinite(found).all()
     assert found.abs().max() < 1.0
+
+
+def test_statistics_of_two_holders_are_those_of_all() -> None:
+    """One holds 1 and 3, the other 5: mean 3, deviations 2, 0, 2."""
+    others = iter(([1.0, 5.0], [4.0]))
+
+    def total(values):
+        return [own + other for own, other in zip(values, next(others), strict=True)]
+
+    found = statistics(torch.tensor([1.0, 3.0]), total)
+    assert found.mean == 3.0
+    assert found.std == pytest.approx(math.sqrt(8 / 3))
+    assert next(others, None) is None
 
 
 def test_blend_by_hand() -> None:
@@ -39,9 +52,7 @@ def test_explained_variance_by_hand() -> None:
 
 
 def test_nothing_to_take_statistics_of() -> None:
-    with pytest.raises(ValueError, match="no unmasked"):
-        statistics(torch.ones(2), torch.zeros(2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="shape"):
-        statistics(torch.ones(2), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="no numbers"):
+        statistics(torch.ones(0))
     with pytest.raises(ValueError, match="shape"):
         explained_variance(torch.ones(2), torch.ones(3))

@@ -16,6 +16,7 @@ def filled(rows, batch, on_stale="drop", **changes):
         intake.add(
             Trajectory(
                 row=Row(row),
+                group=0,
                 episode=Episode(episode),
                 start=Start(task=0, split="train", state=0),
                 first_chunk=0,

@@ -16,6 +16,7 @@ from rlvla3.policies.tiny import Tiny
 
 TRAJECTORY = Trajectory(
     row=Row(0),
+    group=0,
     episode=Episode(0),
     start=Start(task=0, split="train", state=0),
     first_chunk=0,

@@ -1,7 +1,5 @@
 """The reinforcement learner on a slab without a simulator."""
 
-import itertools
-
 import bandit
 import msgspec
 import numpy as np
@@ -15,7 +13,7 @@ from rlvla3.learner.settings import ReinforcementSettings
 
 
 def learner(
-    model=None, seed=0, streaming=False, recompute_values=False, gamma=0.0, correction="decoupled", **settings
+    model=None, seed=0, streaming=False, final_values=False, gamma=0.0, correction="decoupled", **settings
 ):
     settings = {"minibatch": 16, "lr": 1e-3, "value_warm_up": 0, **settings}
     return Reinforcement(
@@ -24,7 +22,7 @@ def learner(
         ReinforcementSettings(**settings),
         seed=seed,
         streaming=streaming,
-        recompute_values=recompute_values,
+        final_values=final_values,
     )
 
 
@@ -135,7 +133,7 @@ def test_weights_that_would_not_be_finite_are_put_back() -> None:
 def test_a_rejected_batch_can_be_replayed(tmp_path) -> None:
     trained = learner(epochs=1)
     step(trained, 0)
-    with pytest.raises(ValueError, match="was not skipped"):
+    with pytest.raises(ValueError, match="was not rejected"):
         trained.save_rejected(tmp_path)
     _, slab = bandit.rollout(trained.model, 12, 2, version=1, first=40)
     broken = slab["record.log_prob"].copy()
@@ -151,6 +149,7 @@ def test_a_rejected_batch_can_be_replayed(tmp_path) -> None:
     assert {(one.field, one.episode, one.chunk) for one in found} == {
         ("record.log_prob", 42, 1),
         ("proximal", 42, 1),
+        ("reference", 42, 1),
     }
     assert all(np.isnan(one.value) for one in found)
     report = other.replay(tmp_path)
@@ -219,30 +218,6 @@ def test_an_update_that_is_not_finite_changes_no_bit(field, streaming, before) -
     assert same(trained, untouched)
 
 
-def test_streaming_accumulates_the_full_batch_gradient() -> None:
-    """One epoch: the streamed step equals one step on everything, for unequal micro-batches."""
-    results = []
-    for streaming, cuts in ((False, (0, 12)), (True, (0, 1, 6, 12))):
-        trained = learner(streaming=streaming, epochs=1, minibatch=1000, statistics_keep=0.0)
-        step(trained, 0)
-        frozen = trained._advantages
-        trajectories, slab = bandit.rollout(trained.model, 12, 2, version=1, first=12)
-        for start, stop in itertools.pairwise(cuts):
-            trained.ingest(trajectories[start:stop], slab)
-        if not streaming:
-            trained._advantages = frozen
-            samples = trained._parts[0]
-            trained._optimiser.set_rate(trained.rate_factor(1))
-            loss, _ = trained._loss(samples, frozen)
-            torch.autograd.backward(loss)
-            trained._optimiser.step()
-        else:
-            trained.update()
-        results.append(trained.weights("rollout"))
-    for name, array in results[0].items():
-        np.testing.assert_allclose(array, results[1][name], atol=2e-5)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("streaming", [False, True])
 def test_resume_equals_no_resume(tmp_path, streaming) -> None:
@@ -271,14 +246,52 @@ def test_averaged_weights_follow_the_newest() -> None:
     assert np.array_equal(plain.weights("rollout")[name], plain.weights("evaluation")[name])
 
 
-def test_a_high_kl_ends_the_update_early() -> None:
-    assert step(learner(epochs=4, target_kl=1e-9), 0).metrics["epochs"] < 4
-    assert step(learner(epochs=4, target_kl=1e9), 0).metrics["epochs"] == 4
+def test_a_high_kl_ends_the_update_before_the_step_that_would_be_too_far() -> None:
+    trained = learner(epochs=4, target_kl=1e-6, lr=1e-2)
+    report = step(trained, 0)
+    assert not report.skipped
+    assert report.metrics["shortened_updates"] == 1.0
+    assert report.metrics["steps"] == 1.0
+    assert report.metrics["epochs"] == 1.0
+    whole = step(learner(epochs=4, target_kl=1e9), 0).metrics
+    assert (whole["epochs"], whole["steps"], whole["shortened_updates"]) == (4.0, 8.0, 0.0)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_update_that_begins_too_far_off_policy_is_skipped_and_counted(streaming) -> None:
+    """Stale data whose behaviour log-probs are far away; nothing is kept for a replay."""
+    trained = learner(target_kl=0.5, streaming=streaming)
+    step(trained, 0)
+    before = trained.weights("rollout")
+    _, slab = bandit.rollout(trained.model, 12, 2, version=1, first=40)
+    report = step(trained, 40, **{"record.log_prob": slab["record.log_prob"] - 3.0})
+    assert report.skipped and not report.rejected
+    assert report.metrics["too_large_kl"] == report.metrics["skipped_updates"] == 1.0
+    assert trained.version == 1
+    assert all(np.array_equal(before[name], array) for name, array in trained.weights("rollout").items())
+    assert not step(trained, 80).skipped
+
+
+def test_an_update_with_too_few_effective_samples_is_skipped_and_counted() -> None:
+    """One chunk of 24 has a weight of e³ against 1: (23 + 20.1)² / (24·(23 + 403.4)) = .181."""
+    for least, skipped in ((0.19, True), (0.17, False)):
+        trained = learner(min_ess=least, lr=1e-5)
+        step(trained, 0)
+        trajectories, slab = bandit.rollout(trained.model, 12, 2, version=0, first=40)
+        slab["record.log_prob"][3, 1] -= 3.0
+        trained.ingest(trajectories, slab)
+        # Nothing was learned in between but by a tiny step: other weights are 1.
+        report = trained.update()
+        assert report.skipped == skipped
+        if skipped:
+            assert report.metrics["too_small_ess"] == 1.0
+        else:
+            assert report.metrics["start_ess"] == pytest.approx(0.181, abs=0.01)
 
 
 def test_truncation_bootstraps_from_its_own_observation_only() -> None:
     """The learner computes V of observation ``chunks``, and of nothing behind it."""
-    trained = learner(recompute_values=True, gamma=1.0, lr=0.0, value_lr=0.0)
+    trained = learner(final_values=True, gamma=1.0, lr=0.0, value_lr=0.0)
     torch.nn.init.normal_(trained.model.value_head.layers[-1].weight)
     trajectories, slab = bandit.rollout(trained.model, 1, 3, reward=lambda a: np.zeros(a.shape[:2]))
     cut = msgspec.structs.replace(trajectories[0], chunks=1, end="truncated")
@@ -290,7 +303,7 @@ def test_truncation_bootstraps_from_its_own_observation_only() -> None:
     expected = float(trained.model.values(final)[0])
     trained.ingest([cut], slab)
     assert float(trained._parts[0].returns[0]) == pytest.approx(expected, abs=1e-6)
-    given = learner(recompute_values=False, gamma=1.0)
+    given = learner(final_values=False, gamma=1.0)
     slab["bootstrap_value"][0] = 7.0
     given.ingest([cut], slab)
     assert float(given._parts[0].returns[0]) == pytest.approx(7.0, abs=1e-6)
@@ -303,10 +316,118 @@ def test_lag_is_reported_and_a_version_from_the_future_is_an_error() -> None:
     slab["version"][:, 1] = 1
     trained.ingest(trajectories, slab)
     metrics = trained.update().metrics
-    assert (metrics["lag_mean"], metrics["lag_max"]) == (0.5, 1.0)
+    assert (metrics["lag_min"], metrics["lag_mean"], metrics["lag_max"]) == (0.0, 0.5, 1.0)
     trajectories, slab = bandit.rollout(trained.model, 4, 2, version=3, first=24)
     with pytest.raises(ValueError, match="behaviour version 3 is newer"):
         trained.ingest(trajectories, slab)
+
+
+def test_ratio_clipping_and_effective_samples_are_told_by_lag() -> None:
+    """Chunks of the version before have log-probs that are .5 too low: ratio e^.5, outside the region."""
+    trained = learner(lr=0.0, value_lr=0.0, correction="none")
+    step(trained, 0)
+    trajectories, slab = bandit.rollout(trained.model, 4, 2, version=0, first=20)
+    slab["version"][:, 1] = 1
+    slab["record.log_prob"][:, 0] -= 0.5
+    trained.ingest(trajectories, slab)
+    metrics = trained.update().metrics
+    assert metrics["lag_0/ratio_mean"] == pytest.approx(1.0, abs=1e-3)
+    assert metrics["lag_1/ratio_mean"] == pytest.approx(np.exp(0.5), abs=1e-3)
+    assert (metrics["lag_0/clip_fraction"], metrics["lag_1/clip_fraction"]) == (0.0, 1.0)
+    assert metrics["lag_1/ess"] == pytest.approx(1.0, abs=1e-3)
+    both = (1 + np.exp(0.5)) ** 2 / (2 * (1 + np.exp(1.0)))
+    assert metrics["ess"] == pytest.approx(both, abs=1e-3)
+
+
+@pytest.mark.parametrize("correction", ["none", "decoupled", "vtrace", "truncated_is", "gaussian"])
+def test_every_correction_tells_the_same_kinds_of_figures(correction) -> None:
+    trained = learner(correction=correction)
+    step(trained, 0)
+    trajectories, slab = bandit.rollout(trained.model, 8, 2, version=0, first=20)
+    trained.ingest(trajectories, slab)
+    metrics = trained.update().metrics
+    assert {"kl", "clip_fraction", "ratio_mean", "ess", "weight_mean", "weight_max"} <= metrics.keys()
+    assert {"lag_1/ratio_mean", "lag_1/clip_fraction", "lag_1/ess"} <= metrics.keys()
+    assert 0 < metrics["ess"] <= 1.0 + 1e-9
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_recomputed_values_are_those_of_the_present_weights() -> None:
+    trained = learner(recompute_values=True, gamma=1.0, lr=0.0, value_lr=0.0)
+    torch.nn.init.normal_(trained.model.value_head.layers[-1].weight)
+    trajectories, slab = bandit.rollout(trained.model, 2, 3)
+    expected = slab["record.value"].copy()
+    slab["record.value"] = np.full_like(expected, np.nan)
+    trained.ingest(trajectories, slab)
+    np.testing.assert_allclose(trained._parts[0].value, expected.reshape(-1), atol=1e-6)
+    assert np.abs(expected).max() > 0.01
+    assert not trained.update().skipped
+
+
+def test_the_reference_stays_what_the_run_started_from(tmp_path) -> None:
+    def made():
+        return Reinforcement(
+            bandit.build(),
+            PPO(PPOSettings(kl_coefficient=0.1)),
+            ReinforcementSettings(minibatch=16, lr=1e-2, value_warm_up=0),
+            seed=0,
+        )
+
+    trained, start = made(), bandit.build()
+    for update in range(3):
+        metrics = step(trained, 12 * update).metrics
+        trained.save(_new(tmp_path / str(update)))
+    assert metrics["reference_kl"] > 0
+    for holder in (trained, made()):
+        if holder is not trained:
+            holder.load(tmp_path / "2")
+        trajectories, slab = bandit.rollout(holder.model, 2, 2, version=3, first=90)
+        holder.ingest(trajectories, slab)
+        part = holder._parts[0]
+        with torch.no_grad():
+            expected = start.evaluate(part.prefix, part.observation, part.record).log_prob.numpy()
+        np.testing.assert_allclose(part.reference, expected, rtol=1e-5)
+        assert np.abs(part.reference - part.record["log_prob"]).max() > 1e-2
+
+
+def _new(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_offloaded_state_changes_no_bit() -> None:
+    results = [learner(offload_optimiser=offload, ema=0.9) for offload in (False, True)]
+    for trained in results:
+        for update in range(2):
+            step(trained, 12 * update)
+        skipped = step(trained, 40, reward=np.full((12, 2, 2), np.nan, np.float32))
+        assert skipped.skipped
+        step(trained, 60)
+    assert same(*results)
+
+
+def test_a_minibatch_in_several_passes_is_the_same_step() -> None:
+    results = [learner(forward_batch=size, epochs=2) for size in (0, 5)]
+    for trained in results:
+        step(trained, 0)
+    for name, array in results[0].weights("rollout").items():
+        np.testing.assert_allclose(array, results[1].weights("rollout")[name], atol=2e-5)
+
+
+def test_actions_after_an_end_do_not_count(tmp_path) -> None:
+    """At the level of actions: rubbish log-probs behind the end of an episode change no bit."""
+    model = bandit.build(settings=bandit.SMALL.model_copy(update={"ratio_level": "action_level"}))
+    results = []
+    for rubbish in (0.0, np.nan):
+        trained = learner(bandit.build(settings=model.settings))
+        trajectories, slab = bandit.rollout(trained.model, 6, 2)
+        slab["sub_steps"][2, 1] = 1
+        slab["record.log_prob"][2, 1, 1] = rubbish
+        trained.ingest(trajectories, slab)
+        report = trained.update()
+        assert not report.skipped
+        results.append(trained)
+    assert same(*results)
 
 
 def test_counts_of_what_was_used() -> None:

@@ -76,6 +76,7 @@ class World:
 def trajectory() -> Trajectory:
     return Trajectory(
         row=Row(0),
+        group=0,
         episode=Episode(0),
         start=Start(task=0, split="train", state=0),
         first_chunk=0,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-_EPSILON = 1e-8
+EPSILON = 1e-8
+"""Added to the deviation, so that equal advantages become 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,26 +20,37 @@ class Statistics:
     std: float
 
 
-def statistics(advantage: Tensor, mask: Tensor) -> Statistics:
-    """Mean and population deviation of the unmasked advantages.
+Sum = Callable[[Sequence[float]], Sequence[float]]
+"""Sums numbers over all who hold a part of the batch."""
+
+
+def alone(values: Sequence[float]) -> Sequence[float]:
+    """The ``Sum`` of one who holds the whole batch."""
+    return values
+
+
+def statistics(values: Tensor, total: Sum = alone) -> Statistics:
+    """Mean and population deviation of numbers that may be spread over several holders.
 
     Args:
-        advantage: any shape; masked positions may hold anything.
-        mask: bool of the same shape, at least one true.
+        values: of this holder, any shape.
+        total: sums over all holders; each must ask.
+
+    Raises:
+        ValueError: nobody holds any.
     """
-    if advantage.shape != mask.shape:
-        raise ValueError(
-            f"mask {tuple(mask.shape)} must have the shape of advantage {tuple(advantage.shape)}"
-        )
-    values = advantage[mask].double()
-    if values.numel() == 0:
-        raise ValueError("no unmasked advantage to take statistics of")
-    return Statistics(mean=float(values.mean()), std=float(values.std(correction=0)))
+    own = values.double()
+    count, whole = total([float(own.numel()), float(own.sum())])
+    if not count:
+        raise ValueError("no numbers to take statistics of")
+    mean = whole / count
+    (square,) = total([float(((own - mean) ** 2).sum())])
+    return Statistics(mean=mean, std=math.sqrt(square / count) if square >= 0 else math.nan)
 
 
 def normalise(advantage: Tensor, given: Statistics) -> Tensor:
     """(advantage − mean) / std; equal advantages (std 0) become 0, not NaN."""
-    return (advantage - given.mean) / (given.std + _EPSILON)
+    return (advantage - given.mean) / (given.std + EPSILON)
 
 
 def blend(old: Statistics | None, new: Statistics, keep: float) -> Statistics:
@@ -52,11 +65,9 @@ def blend(old: Statistics | None, new: Statistics, keep: float) -> Statistics:
     return Statistics(mean=mean, std=max(second - mean**2, 0.0) ** 0.5)
 
 
-def explained_variance(value: Tensor, returns: Tensor) -> float:
-    """1 − Var(returns − value) / Var(returns); 0 where returns do not vary. Both [B]."""
+def explained_variance(value: Tensor, returns: Tensor, total: Sum = alone) -> float:
+    """1 − Var(returns − value) / Var(returns); 0 where returns do not vary. Both [B] of this holder."""
     if value.shape != returns.shape:
         raise ValueError(f"value {tuple(value.shape)} and returns {tuple(returns.shape)} differ in shape")
-    spread = torch.var(returns.double(), correction=0)
-    if float(spread) == 0.0:
-        return 0.0
-    return float(1.0 - torch.var(returns.double() - value.double(), correction=0) / spread)
+    spread, error = statistics(returns, total).std, statistics(returns.double() - value.double(), total).std
+    return 1.0 - (error / spread) ** 2 if spread else 0.0

@@ -3,7 +3,12 @@
 from rlvla3.algorithms.api import Algorithm
 from rlvla3.plugins import component
 
-BUILT_IN = {"ppo": "rlvla3.algorithms.ppo:PPO"}
+BUILT_IN = {
+    "ppo": "rlvla3.algorithms.ppo:PPO",
+    "grpo": "rlvla3.algorithms.grouped:GRPO",
+    "rloo": "rlvla3.algorithms.grouped:RLOO",
+    "reinforce++": "rlvla3.algorithms.reinforce:ReinforcePlusPlus",
+}
 """Name → class."""
 
 

@@ -258,6 +258,7 @@ class Engine:
         trajectory = Trajectory(
             row=flight.row,
             episode=flight.episode,
+            group=0,
             start=flight.start,
             first_chunk=flight.first_chunk,
             chunks=ended.chunks,

@@ -106,6 +106,7 @@ class Evaluation:
         self._done[planned.index] = Trajectory(
             row=row,
             episode=planned.episode,
+            group=0,
             start=planned.start,
             first_chunk=0,
             chunks=0,

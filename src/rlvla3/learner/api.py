@@ -22,9 +22,12 @@ Slab = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one update did. ``skipped``: something was not finite, so nothing changed."""
+    """What one update did."""
 
     skipped: bool
+    """Nothing changed: something was not finite, or the data were too far off policy."""
+    rejected: bool
+    """Something was not finite, so that ``save_rejected`` has a batch to keep."""
     metrics: Mapping[str, float]
 
 
@@ -47,8 +50,9 @@ class Learner(Protocol):
         """Parameters and buffers by name; ``evaluation`` gives the averaged ones if configured."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write weights, average, optimiser, schedule, RNG, counters into an empty folder."""
+    def save(self, folder: Path | None) -> None:
+        """Write weights, average, optimiser, schedule, RNG, counters into an empty folder. Every rank takes
+        part; the first is given the folder, the others None."""
         ...
 
     def load(self, folder: Path) -> None:
@@ -56,7 +60,7 @@ class Learner(Protocol):
         ...
 
     def save_rejected(self, folder: Path) -> None:
-        """Add to what ``save`` wrote the batch of the last update, which was skipped, for ``replay``."""
+        """Add to what ``save`` wrote the batch of the last update, which was rejected, for ``replay``."""
         ...
 
     def replay(self, folder: Path) -> UpdateReport:

@@ -55,15 +55,16 @@ class EmulatedLearner:
         self.version += 1
         metrics = {"sub_steps": float(self._samples), "trajectories": float(self._trajectories)}
         self._samples = self._trajectories = 0
-        return UpdateReport(skipped=False, metrics=metrics)
+        return UpdateReport(skipped=False, rejected=False, metrics=metrics)
 
     def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
         """The version, as many times as there are weights."""
         return {"weights": np.full(self.settings.weight_count, self.version, np.float32)}
 
-    def save(self, folder: Path) -> None:
-        """Write the version."""
-        (folder / "learner.json").write_text(json.dumps({"version": self.version}))
+    def save(self, folder: Path | None) -> None:
+        """Write the version, on the first rank."""
+        if folder is not None:
+            (folder / "learner.json").write_text(json.dumps({"version": self.version}))
 
     def load(self, folder: Path) -> None:
         """Restore the version."""

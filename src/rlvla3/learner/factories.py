@@ -26,7 +26,7 @@ class ReinforcementFactory:
             settings,
             seed=context.seed,
             streaming=context.streaming,
-            recompute_values=context.recompute_values,
+            final_values=context.recompute_values,
         )
 
 

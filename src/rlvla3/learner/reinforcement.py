@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlvla3.algorithms.api import Algorithm, LossInputs
-from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, normalise, statistics
+from rlvla3.algorithms.api import Algorithm
+from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, statistics
 from rlvla3.algorithms.schedules import decay, warm_up
 from rlvla3.errors import UserError
-from rlvla3.learner import rejected
-from rlvla3.learner import samples as intake
+from rlvla3.learner import rejected, saving
 from rlvla3.learner.api import Slab, UpdateReport
-from rlvla3.learner.metrics import Means, behaviour_metrics, logprob_gap, trajectory_metrics
+from rlvla3.learner.metrics import (
+    Means,
+    effective_sample_size,
+    lag_metrics,
+    logprob_gap,
+    trajectory_figures,
+)
+from rlvla3.learner.minibatches import Chunks
+from rlvla3.learner.objective import Objective
 from rlvla3.learner.optimiser import Optimiser
-from rlvla3.learner.samples import Samples
+from rlvla3.learner.ranks import Ranks
+from rlvla3.learner.recomputing import Recomputing
+from rlvla3.learner.samples import Samples, blanks, gather, join
 from rlvla3.learner.settings import ReinforcementSettings
-from rlvla3.learner.tensors import read_tensors, write_tensors
+from rlvla3.learner.streaming import FirstPass
+from rlvla3.learner.updating import SkippedError, Update
 from rlvla3.messages import Channel, Trajectory
-from rlvla3.policies.weights import copy_into
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files that ``save`` writes."""
 _GAP_CHUNKS = 32
 """Chunks that the log-prob gap is measured on: it costs one small pass."""
-
-
-class _NotFiniteError(Exception):
-    """A loss or gradient of this update is not finite."""
 
 
 class Reinforcement:
@@ -51,264 +56,287 @@ class Reinforcement:
         *,
         seed: int,
         streaming: bool = False,
-        recompute_values: bool = False,
+        final_values: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         """Take over ``model``: only what trains in ``reinforcement`` keeps gradients.
 
         Args:
-            model: a ``PolicyModel`` that is a ``torch.nn.Module``.
+            model: a ``PolicyModel`` that is a ``torch.nn.Module``; where ranks share the weights,
+                they are spread already (``sharding.shard``).
             algorithm: estimates advantages and computes the loss.
             settings: of the learner.
             seed: of the order of minibatches.
             streaming: whether ``ingest`` already computes the first pass's gradient, with one
                 optimiser step at the pass's end.
-            recompute_values: whether the learner computes bootstrap values from the last
+            final_values: whether the learner computes bootstrap values from the last
                 observation instead of taking those of the slab.
+            ranks: the Trainer members that compute together.
         """
         self.model, self.algorithm, self.settings, self.seed = model, algorithm, settings, seed
-        self._streaming, self._recompute_values = streaming, recompute_values
+        self.ranks = ranks or Ranks()
+        self._streaming = streaming
         self.version = 0
         self.skipped = 0
+        self.shortened = 0
         self._start_s: float | None = None
         self._used_before_s = 0.0
         self._advantages: Statistics | None = None
         self._earlier: tuple[int, Mapping[str, Tensor]] | None = None
         """The version before this one and its trained weights."""
         self._rejected: tuple[Samples, str] | None = None
-        """Batch of the last update, if that was skipped, and why."""
+        """Batch of the last update, if something in it was not finite, and what."""
+        self._objective = Objective(model, algorithm)
+        self._optimiser = self._made_optimiser()
+        self._recomputing = self._made_recomputing(final_values)
+        self._forget()
+
+    def _made_optimiser(self) -> Optimiser:
+        model, settings = self.model, self.settings
         model.requires_grad_(False)
-        parameters = dict(model.trainable("reinforcement"))
+        values = frozenset(name for name, _ in model.trainable("value"))
+        needed = self.algorithm.needs.values
+        parameters = {n: p for n, p in model.trainable("reinforcement") if needed or n not in values}
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        self._optimiser = Optimiser(
+        return Optimiser(
             parameters,
-            value_names=frozenset(name for name, _ in model.trainable("value")),
+            value_names=values,
             lr=settings.lr,
             value_lr=settings.value_lr,
             weight_decay=settings.weight_decay,
             gradient_clip=settings.gradient_clip,
             ema=settings.ema,
+            ranks=self.ranks,
+            offload=settings.offload_optimiser,
         )
-        self._forget()
+
+    def _made_recomputing(self, final_values: bool) -> Recomputing:
+        needs, settings = self.algorithm.needs, self.settings
+        return Recomputing(
+            self.model,
+            self._optimiser,
+            self.ranks,
+            proximal=needs.proximal or settings.min_ess > 0,
+            reference=self._optimiser.copies() if needs.reference else {},
+            values=needs.values and settings.recompute_values,
+            final_values=needs.values and (final_values or settings.recompute_values),
+            forward_batch=settings.forward_batch,
+        )
 
     def _forget(self) -> None:
         self._parts: list[Samples] = []
+        self._blank: Samples | None = None
         self._trajectories: list[Trajectory] = []
         self._estimate_means = Means()
-        self._first_pass = Means()
-        self._streamed = 0
-        self._fault: _NotFiniteError | None = None
+        self._first_pass: FirstPass | None = None
         self._optimiser.zero_gradients()
 
     # --- taking in --------------------------------------------------------------------------
 
     def ingest(self, trajectories: Sequence[Trajectory], slab: Slab) -> None:
         """Copy trajectories out of the slab, with advantages, prefixes and, when streaming, the
-        first pass's gradient.
+        first pass's gradient. Every rank is given equally many calls; some may have no trajectories.
 
         Raises:
             ValueError: a chunk's behaviour version is newer than the version held.
         """
-        if not trajectories:
+        if not trajectories and self.ranks.size == 1:
             return
         self._rejected = None
         if self._start_s is None:
             self._start_s = time.monotonic() - self._used_before_s
-        part, metrics = intake.gather(
+        part, figures = gather(
             trajectories,
             slab,
-            self.model,
             self.algorithm,
-            recompute_values=self._recompute_values,
+            self._recomputing,
+            version=self.version,
+            aggregate=self.settings.aggregate,
         )
-        if part.version.max() > self.version:
-            raise ValueError(
-                f"behaviour version {part.version.max()} is newer than the learner's {self.version}"
-            )
-        part = self._with_proximal(part)
+        if self._blank is None:
+            self._blank = blanks(self._recomputing.blank(slab), 1)
         self._parts.append(part)
         self._trajectories.extend(trajectories)
-        self._estimate_means.add(metrics, len(part))
-        if self._streaming and self._advantages is not None:
-            try:
-                self._accumulate(part, self._advantages)
-            except _NotFiniteError as fault:
-                self._fault = fault
+        self._estimate_means.add_each({n: values.double().numpy() for n, values in figures.items()})
+        self._estimate_means.add_each(trajectory_figures(trajectories))
+        if self._streams:
+            self._stream(part)
 
-    def _accumulate(self, part: Samples, given: Statistics) -> None:
-        """Add the gradient of the summed loss; its division by the count comes with the step."""
-        for piece in part.pieces(part.in_order(), self.settings.minibatch):
-            loss, metrics = self._loss(piece, given)
-            torch.autograd.backward(loss * len(piece))
-            self._first_pass.add(metrics, len(piece))
-            self._streamed += len(piece)
+    @property
+    def _streams(self) -> bool:
+        """Whether this update's first pass is streamed: not where its advantages are still to be normalised
+        by statistics that do not exist yet."""
+        own = self.settings.streamed_statistics == "own" or not self.algorithm.needs.normalised
+        return self._streaming and (own or self._advantages is not None)
+
+    def _stream(self, part: Samples) -> None:
+        assert self._blank is not None
+        if self._first_pass is None:
+            own = self.algorithm.needs.normalised and self.settings.streamed_statistics == "own"
+            self._first_pass = FirstPass(
+                self.model,
+                self._objective,
+                self._optimiser,
+                self.ranks,
+                self.settings,
+                version=self.version,
+                given=self._advantages if self.algorithm.needs.normalised and not own else None,
+                own_statistics=own,
+                value_only=self.warming_up,
+            )
+        self._first_pass.add(part, self._blank)
 
     # --- one update -------------------------------------------------------------------------
 
     def update(self) -> UpdateReport:
         """Run the (remaining) epochs over everything taken in, then forget it.
 
-        An update with a loss or gradient that is not finite changes nothing: weights, average and
-        optimiser are put back bit-equal, and the report says ``skipped``.
+        An update with a loss or gradient that is not finite, or that the guard stops at its first step,
+        changes nothing: weights, average and optimiser are put back bit-equal, and the report says so.
 
         Raises:
             ValueError: nothing was taken in.
         """
         if not self._parts:
             raise ValueError("update without any trajectory taken in")
-        samples = intake.join(self._parts)
+        samples = join(self._parts)
+        chunks = Chunks.of(samples, self.ranks)
+        if not len(chunks):
+            raise ValueError("update without any trajectory taken in")
         before = self._optimiser.snapshot()
-        metrics = self._fixed_metrics(samples) | self._gap(samples)
+        metrics = self._fixed_metrics(samples, chunks) | self._gap(samples, chunks)
+        skipped: SkippedError | None = None
         try:
-            metrics |= self._epochs(samples)
-        except _NotFiniteError as reason:
+            metrics |= self._passes(samples, chunks)
+        except SkippedError as reason:
             self._optimiser.restore(before)
-            self._rejected = samples, str(reason)
+            self._rejected = (samples, str(reason)) if reason.rejected else None
             self.skipped += 1
-            skipped = True
+            skipped = reason
             metrics |= {str(reason): 1.0}
         else:
             self._earlier = self.version, before.parameters
             self.version += 1
-            skipped = False
-        metrics |= {"skipped_updates": float(self.skipped), "version": float(self.version)}
+        metrics |= {
+            "skipped_updates": float(self.skipped),
+            "shortened_updates": float(self.shortened),
+            "version": float(self.version),
+        }
         self._forget()
-        return UpdateReport(skipped=skipped, metrics=metrics)
+        return UpdateReport(
+            skipped=skipped is not None, rejected=skipped is not None and skipped.rejected, metrics=metrics
+        )
 
-    def _with_proximal(self, samples: Samples) -> Samples:
-        """With the log-probs of chunks of earlier versions under the present one, where the algorithm asks
-        for them. For chunks of the present version they are what the Generator recorded."""
-        if not self.algorithm.needs.proximal:
-            return samples
-        proximal = samples.proximal.copy()
-        earlier = np.flatnonzero(samples.version < self.version)
-        with torch.no_grad():
-            for first in range(0, len(earlier), self.settings.minibatch):
-                chosen = earlier[first : first + self.settings.minibatch]
-                piece = samples.take(chosen)
-                evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
-                proximal[chosen] = evaluation.log_prob.cpu().numpy()
-        return replace(samples, proximal=proximal)
+    def _passes(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
+        settings, needs = self.settings, self.algorithm.needs
+        own = statistics(samples.advantage, self._total)
+        if not np.isfinite(own.std):
+            raise SkippedError("not_finite_advantage", rejected=True)
+        found = self._guarded_ess(samples)
+        self._optimiser.set_rate(self.rate_factor(self.version))
+        update = self._made_update(samples, chunks, own if needs.normalised else None)
+        epochs = self._epochs(update, own)
+        for number in range(settings.value_passes if needs.values else 0):
+            update.value_pass(settings.epochs + number)
+        if not self._optimiser.finite():
+            raise SkippedError("not_finite_weights", rejected=True)
+        self._advantages = blend(self._advantages, own, settings.statistics_keep)
+        self.shortened += update.shortened
+        return {
+            **update.means.over(self.ranks).values(),
+            **found,
+            "epochs": float(epochs),
+            "steps": float(update.steps),
+            "lr": self._optimiser.rates["policy"],
+            "advantage_mean": own.mean,
+            "advantage_std": own.std,
+        }
 
-    def _gap(self, samples: Samples) -> dict[str, float]:
+    def _made_update(self, samples: Samples, chunks: Chunks, own: Statistics | None) -> Update:
+        """With the statistics of the streamed pass, where there was one: all epochs have the same."""
+        assert self._blank is not None
+        given = own
+        if own is not None and self._first_pass is not None and self._first_pass.given is not None:
+            given = self._first_pass.given
+        return Update(
+            self.model,
+            self._objective,
+            self._optimiser,
+            self.ranks,
+            self.settings,
+            samples=samples,
+            chunks=chunks,
+            blank=self._blank,
+            shuffle=(self.seed, self.version),
+            given=given,
+            value_only=self.warming_up,
+        )
+
+    def _epochs(self, update: Update, own: Statistics) -> int:
+        """Passes over the chunks, the streamed one first; returns how many were begun."""
+        epochs = 0
+        if self._first_pass is not None:
+            finite, means = self._first_pass.finish(own)
+            update.step(means, finite=finite)
+            epochs = 1
+        wanted = 0 if self.warming_up and self.settings.value_passes else self.settings.epochs
+        while epochs < wanted and not update.shortened:
+            update.epoch(epochs)
+            epochs += 1
+        return epochs
+
+    def _guarded_ess(self, samples: Samples) -> dict[str, float]:
+        """Effective sample size of the chunks under the policy at the start, where that is known.
+
+        Raises:
+            SkippedError: it is too small.
+        """
+        if not (self.algorithm.needs.proximal or self.settings.min_ess):
+            return {}
+        found = effective_sample_size(samples.log_weight(), self.ranks)
+        if found < self.settings.min_ess:
+            raise SkippedError("too_small_ess", rejected=False)
+        return {"start_ess": found}
+
+    def _total(self, values: Sequence[float]) -> Sequence[float]:
+        return [float(total) for total in self.ranks.sum(values)]
+
+    def _gap(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
         """The log-prob gap, on some chunks of the newest version whose weights are at hand: the present one
         or, where every chunk is older, the one before. Empty where all are older still."""
         versions = {self.version: None, **({self._earlier[0]: self._earlier[1]} if self._earlier else {})}
-        known = samples.version[np.isin(samples.version, list(versions))]
+        known = chunks.version[np.isin(chunks.version, list(versions))]
         if not len(known):
             return {}
         newest = int(known.max())
-        piece = samples.take(np.flatnonzero(samples.version == newest)[:_GAP_CHUNKS])
+        batch = chunks.minibatch(np.flatnonzero(chunks.version == newest)[:_GAP_CHUNKS], 0)
+        gaps = np.zeros(0)
         weights = versions[newest]
         with torch.no_grad(), self._optimiser.exchanged(weights) if weights else nullcontext():
-            log_prob = self.model.evaluate(piece.prefix, piece.observation, piece.record).log_prob
-        return logprob_gap(log_prob, torch.from_numpy(piece.record["log_prob"]).to(log_prob.device))
-
-    def _epochs(self, samples: Samples) -> dict[str, float]:
-        if self._fault is not None:
-            raise self._fault
-        own = statistics(samples.advantage, torch.ones_like(samples.advantage, dtype=torch.bool))
-        if not np.isfinite(own.std):
-            raise _NotFiniteError("not_finite_advantage")
-        streamed = self._streamed > 0
-        given = self._advantages if streamed and self._advantages is not None else own
-        self._optimiser.set_rate(self.rate_factor(self.version))
+            if len(batch.mine) or self.ranks.sharded:
+                piece = samples.take(batch.mine) if len(batch.mine) else self._blank
+                assert piece is not None
+                log_prob = self._recomputing.log_prob((piece.prefix, piece.observation, piece.record))
+                gaps = logprob_gap(log_prob, piece.record["log_prob"], piece.mask())
         means = Means()
-        if streamed:
-            means.merge(self._first_pass)
-            self._optimiser.scale_gradients(1.0 / self._streamed)
-            means.add({"grad_norm": self._step()}, 1)
-        epochs = 1 if streamed else 0
-        wanted = 0 if self.warming_up and self.settings.value_passes else self.settings.epochs
-        for epoch in range(epochs, wanted):
-            kl = self._epoch(samples, given, epoch, means)
-            epochs = epoch + 1
-            if self.settings.target_kl and kl > self.settings.target_kl:
-                break
-        for number in range(self.settings.value_passes):
-            self._value_pass(samples, self.settings.epochs + number)
-        if not self._optimiser.finite():
-            raise _NotFiniteError("not_finite_weights")
-        self._advantages = blend(self._advantages, own, self.settings.statistics_keep)
-        metrics = means.values() | {"epochs": float(epochs), "lr": self._optimiser.rates["policy"]}
-        return metrics | {"advantage_mean": own.mean, "advantage_std": own.std}
-
-    def _epoch(self, samples: Samples, given: Statistics, epoch: int, means: Means) -> float:
-        """One pass in minibatches; returns its mean KL from the behaviour policy."""
-        kl = Means()
-        for piece in samples.pieces(self._order(samples, epoch), self.settings.minibatch):
-            self._optimiser.zero_gradients()
-            loss, metrics = self._loss(piece, given)
-            torch.autograd.backward(loss)
-            metrics["grad_norm"] = self._step()
-            means.add(metrics, len(piece))
-            kl.add({"kl": metrics["kl"]}, len(piece))
-        return kl.values()["kl"]
-
-    def _value_pass(self, samples: Samples, number: int) -> None:
-        """One pass of the value head alone, in minibatches; ``number`` names its shuffle."""
-        for piece in samples.pieces(self._order(samples, number), self.settings.minibatch):
-            self._optimiser.zero_gradients()
-            value = self.model.value(piece.prefix, piece.observation)
-            behaviour = torch.from_numpy(piece.record["log_prob"]).to(value.device)
-            inputs = self._inputs(piece, behaviour, value, torch.zeros_like(value), piece.advantage)
-            loss, _ = self.algorithm.loss(inputs, value_only=True)
-            if not torch.isfinite(loss):
-                raise _NotFiniteError("not_finite_loss")
-            torch.autograd.backward(loss)
-            self._step()
-
-    def _order(self, samples: Samples, epoch: int) -> npt.NDArray[np.int64]:
-        """A shuffle named by (seed, version, epoch) of the chunks sorted by (episode, chunk)."""
-        generator = np.random.default_rng([self.seed, self.version, epoch])
-        return samples.in_order()[generator.permutation(len(samples))]
-
-    def _loss(self, piece: Samples, given: Statistics) -> tuple[Tensor, dict[str, float]]:
-        evaluation = self.model.evaluate(piece.prefix, piece.observation, piece.record)
-        device = evaluation.value.device
-        advantage = piece.advantage.to(device)
-        if self.settings.normalise_advantages:
-            advantage = normalise(advantage, given)
-        inputs = self._inputs(piece, evaluation.log_prob, evaluation.value, evaluation.entropy, advantage)
-        loss, metrics = self.algorithm.loss(inputs, value_only=self.warming_up)
-        numbers = {name: float(value) for name, value in metrics.items()}
-        if not torch.isfinite(loss):
-            raise _NotFiniteError("not_finite_loss")
-        return loss, numbers
-
-    def _inputs(
-        self, piece: Samples, log_prob: Tensor, value: Tensor, entropy: Tensor, advantage: Tensor
-    ) -> LossInputs:
-        device = value.device
-        return LossInputs(
-            log_prob=log_prob,
-            behaviour_log_prob=torch.from_numpy(piece.record["log_prob"]).to(device),
-            proximal_log_prob=torch.from_numpy(piece.proximal).to(device),
-            value=value,
-            behaviour_value=torch.from_numpy(piece.record["value"]).to(device),
-            entropy=entropy,
-            advantage=advantage.to(device),
-            returns=piece.returns.to(device),
-            mask=torch.ones(len(piece), dtype=torch.bool, device=device),
-        )
-
-    def _step(self) -> float:
-        norm = self._optimiser.step()
-        if norm is None:
-            raise _NotFiniteError("not_finite_gradient")
-        return norm
+        means.add_each({"gap": gaps, "gap_max": gaps} if len(batch.mine) else {})
+        found = means.over(self.ranks).values()
+        return {"logprob_gap": found["gap_max"], "logprob_gap_mean": found["gap"]}
 
     @property
     def warming_up(self) -> bool:
         """Whether the next update trains the value head only."""
-        return self.version < self.settings.value_warm_up
+        return self.algorithm.needs.values and self.version < self.settings.value_warm_up
 
     def rate_factor(self, version: int) -> float:
         """Factor of both learning rates for the update from ``version`` to the next."""
         settings = self.settings
         progress = version / settings.schedule_versions
         if settings.schedule_s:
-            progress = max(progress, self.used_s / settings.schedule_s)
+            # One clock for all ranks: they must step alike.
+            used_s = float(self.ranks.sum([self.used_s if self.ranks.first else 0.0])[0])
+            progress = max(progress, used_s / settings.schedule_s)
         return warm_up(version, settings.lr_warm_up) * decay(
             settings.lr_schedule, progress, settings.lr_final
         )
@@ -318,36 +346,51 @@ class Reinforcement:
         """Seconds since the first trajectory was taken in, without the time between resumes."""
         return time.monotonic() - self._start_s if self._start_s is not None else self._used_before_s
 
-    def _fixed_metrics(self, samples: Samples) -> dict[str, float]:
+    def _fixed_metrics(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
         """What does not depend on how the update goes."""
-        behaviour_value = torch.from_numpy(samples.record["value"])
-        return {
-            **self._estimate_means.values(),
-            **(trajectory_metrics(self._trajectories) if self._trajectories else {}),
-            **behaviour_metrics(samples.version, self.version),
-            "chunks": float(len(samples)),
-            "explained_variance": explained_variance(behaviour_value, samples.returns),
+        counts = [len(self._trajectories), sum(t.sub_steps for t in self._trajectories)]
+        trajectories, sub_steps = self._total(counts)
+        found = {
+            **self._estimate_means.over(self.ranks).values(),
+            **lag_metrics(chunks.version, self.version),
+            "trajectories": trajectories,
+            "sub_steps": sub_steps,
+            "chunks": float(len(chunks)),
         }
+        if self.algorithm.needs.values:
+            value = torch.from_numpy(samples.value)
+            found["explained_variance"] = explained_variance(value, samples.returns, self._total)
+        return found
 
     # --- weights ----------------------------------------------------------------------------
 
     def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
         """Copies of parameters and buffers; ``evaluation`` has the averaged ones where configured."""
-        arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
-        if channel == "evaluation":
-            for name, tensor in self._optimiser.average.items():
-                arrays[name] = tensor.cpu().numpy().copy()
+        average = self._optimiser.average if channel == "evaluation" else {}
+        with self._optimiser.exchanged(average) if average else nullcontext():
+            arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
         return arrays
 
-    def save(self, folder: Path) -> None:
-        """Write weights, average, optimiser and counters into ``folder``."""
-        write_tensors(folder / "weights.safetensors", self.model.state_dict())
-        write_tensors(folder / "average.safetensors", self._optimiser.average)
-        write_tensors(folder / "optimiser.safetensors", self._optimiser.state())
+    def save(self, folder: Path | None) -> None:
+        """Write weights, average, optimiser, reference and counters into ``folder``; every rank takes part,
+        and the first knows the folder."""
+        optimiser = self._optimiser
+        tensors = {
+            "weights": self.model.state_dict(),
+            "average": optimiser.shared(optimiser.average),
+            "optimiser": optimiser.shared_state(),
+        }
+        if self._recomputing.reference_parts:
+            tensors["reference"] = optimiser.shared(self._recomputing.reference_parts)
+        for name, content in tensors.items():
+            saving.write(folder / f"{name}.safetensors" if folder else None, content, self.ranks)
+        if folder is None:
+            return
         state = {
             "format": FORMAT,
             "version": self.version,
             "skipped": self.skipped,
+            "shortened": self.shortened,
             "seed": self.seed,
             "used_s": self.used_s,
             "advantages": asdict(self._advantages) if self._advantages else None,
@@ -355,32 +398,45 @@ class Reinforcement:
         (folder / "learner.json").write_text(json.dumps(state, indent=2))
 
     def load(self, folder: Path) -> None:
-        """Restore what ``save`` wrote, exactly; trajectories taken in so far are forgotten.
+        """Restore what ``save`` wrote, on any number of ranks, exactly; trajectories taken in so far are
+        forgotten.
 
         Raises:
             UserError: a file is damaged, of another format or of another model.
         """
         state = _read_state(folder / "learner.json")
-        weights = folder / "weights.safetensors"
-        copy_into(self.model.state_dict(), read_tensors(weights), str(weights))
-        average = folder / "average.safetensors"
-        copy_into(self._optimiser.average, read_tensors(average), str(average))
-        optimiser = folder / "optimiser.safetensors"
-        self._optimiser.load_state(read_tensors(optimiser), str(optimiser))
+        optimiser, path = self._optimiser, folder / "optimiser.safetensors"
+        saving.read_into(folder / "weights.safetensors", self.model.state_dict())
+        saving.read_into(folder / "average.safetensors", optimiser.shared(optimiser.average))
+        if self._recomputing.reference_parts:
+            self._read_reference(folder / "reference.safetensors")
+        moments = optimiser.room_for_state(list(saving.shapes(path)), str(path))
+        saving.read_into(path, moments)
+        optimiser.load_state(moments, str(path))
+        optimiser.weights_changed()
         self.version, self.skipped, self.seed = state["version"], state["skipped"], state["seed"]
+        self.shortened = state["shortened"]
         self._start_s, self._used_before_s = None, state["used_s"]
         self._advantages = Statistics(**state["advantages"]) if state["advantages"] else None
         self._earlier = self._rejected = None
         self._forget()
 
+    def _read_reference(self, path: Path) -> None:
+        if not path.exists():
+            raise UserError(
+                f"{path}: is not there: the run was begun without a KL from a reference "
+                "(algorithm.options.kl_coefficient); leave it out, or start a new run"
+            )
+        saving.read_into(path, self._optimiser.shared(self._recomputing.reference_parts))
+
     def save_rejected(self, folder: Path) -> None:
-        """Add the batch of the last update, which was skipped.
+        """Add the batch of the last update, which something not finite was in; of this rank alone.
 
         Raises:
-            ValueError: the last update was not skipped.
+            ValueError: the last update had no such batch.
         """
         if self._rejected is None:
-            raise ValueError("the last update was not skipped")
+            raise ValueError("the last update was not rejected")
         rejected.write(folder, *self._rejected)
 
     def replay(self, folder: Path) -> UpdateReport:
@@ -394,6 +450,7 @@ class Reinforcement:
         self.load(folder)
         samples, _ = rejected.read(folder, self.model)
         self._parts = [samples]
+        self._blank = samples.take(np.zeros(1, np.int64))
         return self.update()
 
     def restart_average(self) -> None:

@@ -1,9 +1,14 @@
 """What users set of the learners. Importing this module does not import torch."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from rlvla3.algorithms.schedules import Schedule
 from rlvla3.settings import Settings
+
+Aggregate = Literal["token", "episode"]
+"""What counts the same in a loss."""
 
 
 class ReinforcementSettings(Settings):
@@ -40,12 +45,28 @@ class ReinforcementSettings(Settings):
     ema: float = Field(default=0.98, ge=0, lt=1)
     """Decay, for each optimiser step, of the averaged weights used for evaluation; 0: no average."""
     target_kl: float = Field(default=0.0, ge=0)
-    """An epoch whose mean KL from the behaviour policy exceeds this is the last; 0: off."""
-    normalise_advantages: bool = True
-    """Whether advantages get mean 0 and deviation 1 over an update."""
+    """Trust region of an update: a minibatch whose mean KL from the behaviour policy exceeds this is not
+    stepped, and the update ends there (counted as shortened), or is skipped if it is the first; 0: off."""
+    min_ess: float = Field(default=0.0, ge=0, lt=1)
+    """Least effective sample size of an update, as a fraction of its chunks, of the weights
+    π_proximal/π_behaviour; an update below it is skipped and counted; 0: off."""
+    aggregate: Aggregate = "token"
+    """What counts the same in the loss: every element of the log-probs (a chunk, an action or a number, by
+    the policy's ratio level), or every episode."""
+    recompute_values: bool = False
+    """Whether advantages use values of the present weights instead of those that the rollout recorded."""
     statistics_keep: float = Field(default=0.8, ge=0, lt=1)
     """How much of the running advantage statistics an update leaves in place. They normalise when
-    streaming; the very first update does its first pass at its end, because there are none yet."""
+    streaming (see streamed_statistics)."""
+    streamed_statistics: Literal["earlier", "own"] = "earlier"
+    """What normalises advantages whose gradient is streamed. ``earlier``: statistics of earlier updates (the
+    very first one does its first pass at its end, because there are none yet). ``own``: those of the
+    update, put in when all are there, by gradients kept apart: exact, for about twice the backward passes."""
+    forward_batch: int = Field(default=0, ge=0)
+    """Chunks of one forward and backward pass: a minibatch is then accumulated from several, and summed over
+    ranks once; 0: all of a minibatch that a rank holds."""
+    offload_optimiser: bool = False
+    """Whether the optimiser's state, and the weights that it steps, lie in host memory."""
 
 
 class ImitationSettings(Settings):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlvla3.errors import UserError
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def copy_into(target: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
-    """Copy every given tensor into the target of the same name; all or nothing.
+def check_equal(target: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]], source: str) -> None:
+    """Compare names and shapes.
 
     Raises:
-        UserError: names or shapes differ; the first few are named. Nothing was copied.
+        UserError: they differ; the first few are named.
     """
     missing = [name for name in target if name not in given]
     unexpected = [name for name in given if name not in target]
     mismatched = [
-        f"{name} {list(given[name].shape)} for {list(target[name].shape)}"
+        f"{name} {list(given[name])} for {list(target[name])}"
         for name in target
-        if name in given and given[name].shape != target[name].shape
+        if name in given and tuple(given[name]) != tuple(target[name])
     ]
     problems = [
         f"{len(names)} {what} ({', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''})"
@@ -40,6 +40,19 @@ def copy_into(target: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
             f"{source}: weights of another model: {'; '.join(problems)}; "
             "use the policy settings that it was saved with"
         )
+
+
+def copy_into(target: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
+    """Copy every given tensor into the target of the same name; all or nothing.
+
+    Raises:
+        UserError: names or shapes differ; the first few are named. Nothing was copied.
+    """
+    check_equal(
+        {name: tensor.shape for name, tensor in target.items()},
+        {name: tensor.shape for name, tensor in given.items()},
+        source,
+    )
     import torch
 
     with torch.no_grad():

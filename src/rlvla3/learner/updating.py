@@ -1,0 +1,157 @@
+"""The passes of one update over its chunks: minibatches, guards, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rlvla3.algorithms.normalise import Statistics
+from rlvla3.learner.metrics import Means
+from rlvla3.learner.minibatches import Chunks, Minibatch
+from rlvla3.learner.objective import Objective, tell
+from rlvla3.learner.optimiser import Optimiser
+from rlvla3.learner.ranks import Ranks
+from rlvla3.learner.samples import Samples
+from rlvla3.learner.settings import ReinforcementSettings
+from rlvla3.learner.sharding import synchronise_gradients
+
+
+class SkippedError(Exception):
+    """Nothing of an update may stay. Its text names the metric that says why."""
+
+    def __init__(self, why: str, *, rejected: bool) -> None:
+        """``rejected``: whether something was not finite, so that the batch is worth looking at."""
+        super().__init__(why)
+        self.rejected = rejected
+
+
+class Update:
+    """One update under way."""
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        optimiser: Optimiser,
+        ranks: Ranks,
+        settings: ReinforcementSettings,
+        *,
+        samples: Samples,
+        chunks: Chunks,
+        blank: Samples,
+        shuffle: tuple[int, int],
+        given: Statistics | None,
+        value_only: bool,
+    ) -> None:
+        """Prepare the passes.
+
+        Args:
+            model, objective, optimiser, ranks, settings: the learner's.
+            samples: this rank's chunks.
+            chunks: those of all ranks.
+            blank: a chunk without weight, for ranks that must compute and have nothing left.
+            shuffle: seed and version, which name every order.
+            given: what normalises advantages.
+            value_only: whether the policy is held.
+        """
+        self._model, self._objective, self._optimiser = model, objective, optimiser
+        self._ranks, self._settings = ranks, settings
+        self._samples, self._chunks, self._blank = samples, chunks, blank
+        self._shuffle, self._given, self._value_only = shuffle, given, value_only
+        self.means = Means()
+        self.steps = 0
+        """Optimiser steps made."""
+        self.shortened = False
+        """Whether the guard ended it early."""
+
+    @property
+    def version(self) -> int:
+        """The version that it starts from."""
+        return self._shuffle[1]
+
+    def epoch(self, number: int) -> None:
+        """One pass over all chunks in minibatches; ``number`` names its shuffle. Ends early where the guard
+        says so.
+
+        Raises:
+            SkippedError: a loss or gradient is not finite, or the first minibatch is too far off policy.
+        """
+        for batch in self._minibatches(number):
+            means, finite = Means(), True
+            self._optimiser.zero_gradients()
+            for piece in self._pieces(batch):
+                loss, figures = self._objective.of(piece, self._given, value_only=self._value_only)
+                finite &= bool(torch.isfinite(loss))
+                torch.autograd.backward(loss / batch.weight)
+                if piece is not self._blank:
+                    tell(means, figures, piece, self.version)
+            if not self.step(means, finite=finite):
+                return
+
+    def value_pass(self, number: int) -> None:
+        """One pass of the value head alone; ``number`` names its shuffle.
+
+        Raises:
+            SkippedError: a loss or gradient is not finite.
+        """
+        for batch in self._minibatches(number):
+            finite = True
+            self._optimiser.zero_gradients()
+            for piece in self._pieces(batch):
+                loss = self._objective.of_values(piece)
+                finite &= bool(torch.isfinite(loss))
+                torch.autograd.backward(loss / batch.weight)
+            self._must_be_finite(self._ranks.sum([float(not finite)])[0] == 0, "loss")
+            self._must_be_finite(self._optimiser.step() is not None, "gradient")
+
+    def step(self, means: Means, *, finite: bool) -> bool:
+        """Step with the gradients at hand, unless the guard forbids it; returns whether to go on.
+
+        Args:
+            means: figures of the chunks that made the gradients, of this rank.
+            finite: whether their losses were.
+
+        Raises:
+            SkippedError: as for ``epoch``.
+        """
+        total, count = means.sum_of("kl")
+        total, count, broken = self._ranks.sum([total, count, float(not finite)])
+        self._must_be_finite(not broken, "loss")
+        limit = self._settings.target_kl
+        if limit and not self._value_only and count and total / count > limit:
+            if not self.steps:
+                raise SkippedError("too_large_kl", rejected=False)
+            self.shortened = True
+            return False
+        norm = self._optimiser.step()
+        self._must_be_finite(norm is not None, "gradient")
+        assert norm is not None
+        self.steps += 1
+        self.means.merge(means)
+        self.means.add({"grad_norm": norm})  # the same on every rank, and so their mean
+        return True
+
+    def _must_be_finite(self, finite: bool, what: str) -> None:
+        if not finite:
+            raise SkippedError(f"not_finite_{what}", rejected=True)
+
+    def _minibatches(self, number: int) -> Iterator[Minibatch]:
+        settings = self._settings
+        yield from self._chunks.minibatches(
+            (*self._shuffle, number), settings.minibatch, settings.forward_batch
+        )
+
+    def _pieces(self, batch: Minibatch) -> Iterator[Samples]:
+        """What this rank computes of a minibatch; gradients are summed over ranks with the last pass.
+
+        Where weights are shared all ranks make equally many passes, with blanks if need be.
+        """
+        size = self._settings.forward_batch or max(len(batch.mine), 1)
+        pieces = list(self._samples.pieces(batch.mine, size))
+        if self._ranks.sharded:
+            pieces += [self._blank] * (batch.passes - len(pieces))
+        for number, piece in enumerate(pieces):
+            synchronise_gradients(self._model, number == len(pieces) - 1)
+            yield piece
