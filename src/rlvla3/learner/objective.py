@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,10 @@ class Objective:
             given: what normalises advantages; None: nothing does.
             value_only: hold the policy.
         """
-        evaluation = self._model.evaluate(piece.prefix, piece.observation, piece.record)
-        advantage = piece.advantage.to(evaluation.value.device)
+        inputs = self._evaluated(piece)
         if given is not None:
-            advantage = normalise(advantage, given)
-        inputs = self._inputs(piece, evaluation, advantage)
-        return self._weighted(piece, self._algorithm.loss(inputs, value_only=value_only))
+            inputs = replace(inputs, advantage=normalise(inputs.advantage, given))
+        return self._weighted(piece, inputs, value_only=value_only)
 
     def by_advantage(
         self, piece: Samples, *, value_only: bool
@@ -46,54 +45,47 @@ class Objective:
         Where the loss is linear in the advantage, their gradients g, g_1, g_0 give that of normalised
         advantages, (A − m)/s, whatever m and s turn out to be: g_0 + (g − g_0)/s − m/s·(g_1 − g_0).
         """
-        evaluation = self._model.evaluate(piece.prefix, piece.observation, piece.record)
-        own = piece.advantage.to(evaluation.value.device)
-        losses, figures = [], []
-        for advantage in (own, torch.ones_like(own), torch.zeros_like(own)):
-            inputs = self._inputs(piece, evaluation, advantage)
-            loss, found = self._weighted(piece, self._algorithm.loss(inputs, value_only=value_only))
-            losses.append(loss)
-            figures.append(found)
-        return (losses[0], losses[1], losses[2]), figures[0]
+        inputs = self._evaluated(piece)
+        own, figures = self._weighted(piece, inputs, value_only=value_only)
+        ones, zeros = torch.ones_like(inputs.advantage), torch.zeros_like(inputs.advantage)
+        one, _ = self._weighted(piece, replace(inputs, advantage=ones), value_only=value_only)
+        zero, _ = self._weighted(piece, replace(inputs, advantage=zeros), value_only=value_only)
+        return (own, one, zero), figures
 
     def of_values(self, piece: Samples) -> Tensor:
         """Sum of the chunks' weighted value losses, with gradient."""
         value = self._model.value(piece.prefix, piece.observation)
         behaviour = torch.from_numpy(piece.record["log_prob"]).to(value.device)
-        zeros = torch.zeros_like(value)
-        inputs = LossInputs(
-            log_prob=behaviour,
-            behaviour_log_prob=behaviour,
-            proximal_log_prob=behaviour,
-            reference_log_prob=behaviour,
-            mask=torch.from_numpy(piece.mask()).to(value.device),
-            value=value,
-            behaviour_value=torch.from_numpy(piece.value).to(value.device),
-            entropy=zeros,
-            advantage=zeros,
-            returns=piece.returns.to(value.device),
-        )
-        loss, _ = self._weighted(piece, self._algorithm.loss(inputs, value_only=True))
-        return loss
+        inputs = self._inputs(piece, behaviour, value, torch.zeros_like(value))
+        return self._weighted(piece, inputs, value_only=True)[0]
 
-    def _inputs(self, piece: Samples, evaluation: Any, advantage: Tensor) -> LossInputs:
-        device = evaluation.value.device
-        return LossInputs(
-            log_prob=evaluation.log_prob,
-            behaviour_log_prob=torch.from_numpy(piece.record["log_prob"]).to(device),
-            proximal_log_prob=torch.from_numpy(piece.proximal).to(device),
-            reference_log_prob=torch.from_numpy(piece.reference).to(device),
-            mask=torch.from_numpy(piece.mask()).to(device),
-            value=evaluation.value,
-            behaviour_value=torch.from_numpy(piece.value).to(device),
-            entropy=evaluation.entropy,
-            advantage=advantage,
-            returns=piece.returns.to(device),
-        )
+    def _evaluated(self, piece: Samples) -> LossInputs:
+        found = self._model.evaluate(piece.prefix, piece.observation, piece.record)
+        return self._inputs(piece, found.log_prob, found.value, found.entropy)
 
     @staticmethod
-    def _weighted(piece: Samples, computed: tuple[Tensor, Figures]) -> tuple[Tensor, Figures]:
-        loss, figures = computed
+    def _inputs(piece: Samples, log_prob: Tensor, value: Tensor, entropy: Tensor) -> LossInputs:
+        """Everything with the precision of the policy's numbers, float32 at least."""
+        wide = torch.promote_types(value.dtype, torch.float32)
+
+        def given(array: Any) -> Tensor:
+            return torch.as_tensor(array).to(value.device, wide)
+
+        return LossInputs(
+            log_prob=log_prob.to(wide),
+            behaviour_log_prob=given(piece.record["log_prob"]),
+            proximal_log_prob=given(piece.proximal),
+            reference_log_prob=given(piece.reference),
+            mask=torch.from_numpy(piece.mask()).to(value.device),
+            value=value.to(wide),
+            behaviour_value=given(piece.value),
+            entropy=entropy.to(wide),
+            advantage=given(piece.advantage),
+            returns=given(piece.returns),
+        )
+
+    def _weighted(self, piece: Samples, inputs: LossInputs, *, value_only: bool) -> tuple[Tensor, Figures]:
+        loss, figures = self._algorithm.loss(inputs, value_only=value_only)
         weight = torch.from_numpy(piece.weight).to(loss.device, loss.dtype)
         return (weight * loss).sum(), figures
 

@@ -219,7 +219,8 @@ class Optimiser:
 
     def _as_shared(self, key: str, part: Tensor) -> Tensor:
         kind, _, name = key.partition(":")
-        return part if kind == "step" else like(part, self._parameters[name].detach())
+        # Torch's safetensors writer leaves out what is in a tensor without dimensions.
+        return part.reshape(1) if kind == "step" else like(part, self._parameters[name].detach())
 
     def load_state(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Restore ``state()`` of an optimiser over equal parameters.
@@ -233,7 +234,8 @@ class Optimiser:
             parameter, part = self._stepped.get(name), local(tensor)
             if parameter is None or kind not in _STATE or (kind != "step" and part.shape != parameter.shape):
                 raise UserError(f"{source}: optimiser state {key!r} does not belong to this model")
-            state.setdefault(parameter, {})[kind] = part.clone().to(parameter.device)
+            value = part.reshape(()) if kind == "step" else part
+            state.setdefault(parameter, {})[kind] = value.clone().to(parameter.device)
         if any(len(kinds) != len(_STATE) for kinds in state.values()):
             raise UserError(f"{source}: optimiser state is not whole; use another checkpoint")
         self._adam.state.clear()

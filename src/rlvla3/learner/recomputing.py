@@ -123,10 +123,11 @@ class Recomputing:
         return self._log_prob(given)
 
     def _each(self, inputs: Sequence[_A], compute: Callable[[_A], _B], blank: _A) -> list[_B]:
+        # Asked before anything is computed: ranks must meet in the same order.
+        most = self._ranks.highest(len(inputs)) if self._ranks.sharded else len(inputs)
         found = [compute(given) for given in inputs]
-        if self._ranks.sharded:
-            for _ in range(self._ranks.highest(len(inputs)) - len(inputs)):
-                compute(blank)
+        for _ in range(most - len(inputs)):
+            compute(blank)
         return found
 
     def _prefix(self, observation: Fields, record: Fields) -> Prefix:

@@ -89,12 +89,13 @@ class Samples:
     def log_weight(self) -> npt.NDArray[np.float64]:
         """log π_proximal − log π_behaviour of each whole chunk [B]."""
         gap = np.where(self.mask(), self.proximal.astype(np.float64) - self.record["log_prob"], 0.0)
-        total: npt.NDArray[np.float64] = gap.reshape(len(self), -1).sum(1)
+        total: npt.NDArray[np.float64] = gap.sum(axis=tuple(range(1, gap.ndim)))
         return total
 
 
 def join(parts: Sequence[Samples]) -> Samples:
     """All chunks of several parts."""
+    parts = [part for part in parts if len(part)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
 

@@ -46,6 +46,7 @@ def shard(model: Any, ranks: Ranks) -> None:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
     for unit in units:
         unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
     for name in _ENTRY_POINTS:
         register_fsdp_forward_method(model, name)
 

@@ -342,7 +342,8 @@ class TinyNetwork(nn.Module):
 
 
 def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    return tensor.detach().cpu().numpy()
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of ranks that share it
+    return whole.detach().cpu().numpy()
 
 
 def _own_sample_only(samples: int, tokens: int, like: Tensor) -> Tensor:
