@@ -184,7 +184,10 @@ def test_simulators_never_import_torch() -> None:
 TORCH_MODULES = {
     "rlvla3.policies.flow",
     "rlvla3.policies.tiny_blocks",
+    "rlvla3.policies.tiny_flow",
     "rlvla3.policies.tiny_network",
+    "rlvla3.policies.tiny_tokens",
+    "rlvla3.policies.tokens",
     "rlvla3.policies.transforms",
 }
 """Modules whose whole content is tensors: they may import torch when loaded."""

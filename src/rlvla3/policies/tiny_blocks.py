@@ -161,6 +161,21 @@ class ValueHead(nn.Module):
         return values.squeeze(1)
 
 
+class NoiseNet(nn.Module):
+    """What ``flow.learned_std`` takes, from the expert's features (ReinFlow, arXiv 2505.22094)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, 128), nn.Tanh(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, outputs)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [..., inputs] → unbounded numbers [..., outputs]."""
+        raw: Tensor = self.layers(features)
+        return raw
+
+
 def time_embedding(time: Tensor, width: int) -> Tensor:
     """Sine and cosine features [..., width] of flow time in [0, 1], periods 4e-3 … 4 as in π0."""
     half = width // 2
