@@ -182,7 +182,11 @@ def test_simulators_never_import_torch() -> None:
 
 
 TORCH_MODULES = {
+    "rlvla3.policies.adapted",
     "rlvla3.policies.flow",
+    "rlvla3.policies.lora",
+    "rlvla3.policies.precision",
+    "rlvla3.policies.recomputing",
     "rlvla3.policies.tiny_blocks",
     "rlvla3.policies.tiny_flow",
     "rlvla3.policies.tiny_network",

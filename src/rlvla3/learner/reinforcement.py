@@ -29,6 +29,7 @@ from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.tensors import read_tensors, write_tensors
 from rlvla3.messages import Channel, Trajectory
 from rlvla3.policies.weights import copy_into
+from rlvla3.policies.wrapping import base_of
 
 FORMAT = 1
 """Version of the files that ``save`` writes."""
@@ -332,12 +333,15 @@ class Reinforcement:
     # --- weights ----------------------------------------------------------------------------
 
     def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
-        """Copies of parameters and buffers; ``evaluation`` has the averaged ones where configured."""
-        arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
-        if channel == "evaluation":
-            for name, tensor in self._optimiser.average.items():
-                arrays[name] = tensor.cpu().numpy().copy()
+        """Copies of what the model publishes; ``evaluation`` has the averaged weights where configured."""
+        average = self._optimiser.average if channel == "evaluation" else {}
+        with self._optimiser.exchanged(average) if average else nullcontext():
+            arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
         return arrays
+
+    def base(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What ``weights`` leaves out because it never trains."""
+        return base_of(self.model)
 
     def save(self, folder: Path) -> None:
         """Write weights, average, optimiser and counters into ``folder``."""
