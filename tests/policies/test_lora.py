@@ -1,12 +1,17 @@
 """Adapters: by hand, what trains, what is refused, and folding."""
 
+from pathlib import Path
+
 import bandit
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from rlvla3.assembly import Assembly
+from rlvla3.config import load_config
 from rlvla3.errors import UserError
+from rlvla3.learner.checkpoint import check_fingerprint, check_resume
 from rlvla3.policies.adapted import Adapted
 from rlvla3.policies.building import build_model
 from rlvla3.policies.folding import fold
@@ -211,3 +216,22 @@ def test_settings_without_effect_are_refused(given, message) -> None:
 def test_supervised_learning_has_no_adapters() -> None:
     model = build_model(POLICY, settings(publish="trained"), "cpu", 0, "imitate")
     assert not any("lora" in name for name, _ in model.named_parameters())
+
+
+def test_a_resume_needs_the_same_adapters_and_a_start_from_weights_does_not() -> None:
+    prints = [
+        Assembly(load_config("reach", list(overrides))).fingerprint()
+        for overrides in ((), ("policy.lora.rank=2",), ("policy.lora.rank=2", "policy.lora.alpha=8"))
+    ]
+    for other in prints[1:]:
+        check_fingerprint(Path("there"), prints[0], other)
+        with pytest.raises(UserError, match="lora"):
+            check_resume(Path("there"), prints[0], other)
+    with pytest.raises(UserError, match=r"lora\.alpha is 16\.0 there and 8\.0 here"):
+        check_resume(Path("there"), prints[1], prints[2])
+
+
+def test_emulated_policies_have_nothing_to_adapt() -> None:
+    with pytest.raises(UserError, match="kind emulated has no network: lora, precision has no effect"):
+        load_config("reach", ["policy.kind=emulated", "policy.options={}", "policy.lora.rank=1",
+                              "policy.precision=bfloat16"])  # fmt: skip
