@@ -29,7 +29,7 @@ def digest(arrays: Arrays, of_base: bytes = b"") -> bytes:
         arrays: what is hashed.
         of_base: digest of arrays that belong to it and were hashed before.
     """
-    content = hashlib.blake2b(of_base, digest_size=16)
+    content = hashlib.sha256(of_base)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         content.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -64,7 +64,7 @@ def verify(held: Arrays, of_base: bytes, expected: bytes, what: str) -> None:
     found = digest(held, of_base)
     if found != expected:
         raise DeliveryError(
-            f"{what}: the weights held after loading have checksum {found.hex()}, the Trainer published "
-            f"{expected.hex()}; the part that is not published differs (another file behind weights, "
+            f"{what}: the weights held after loading have checksum {found.hex()[:16]}, the Trainer published "
+            f"{expected.hex()[:16]}; the part that is not published differs (another file behind weights, "
             "another seed?) or the load went wrong"
         )

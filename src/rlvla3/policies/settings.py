@@ -65,5 +65,5 @@ class ModelSettings(Settings):
     """Arithmetic of forward passes in Trainer and Generators. Weights, optimiser, value head and log-probs
     are float32 in any case."""
     activation_checkpointing: bool = False
-    """Whether the Trainer computes a block's activations again in the backward pass instead of keeping
-    them: less memory for about a third more time."""
+    """Whether the Trainer computes the activations of the policy's blocks again in the backward pass
+    instead of keeping them: less memory for one more forward pass of the blocks that train."""
