@@ -70,6 +70,20 @@ def test_numbers_of_episodes_and_evaluation() -> None:
     assert "estimated" in found["weights"].note
 
 
+@pytest.mark.parametrize("extra", [[], ["policy.lora.rank=8"], ["policy.options.freeze_prefix=false"]])
+def test_the_estimate_of_what_trains_is_near_the_truth(extra) -> None:
+    from rlvla3.policies.building import build_model
+
+    assembly = Assembly(load_config("reach", ["policy.options.store_prefix=false", *extra]))
+    model = build_model(assembly.policy, assembly.config.policy, "cpu", 0, "train")
+    found = {number.name: number.value for number in derived(assembly)}
+    for name, parameters in (
+        ("weights", list(model.named_parameters())),
+        ("trained", model.trainable("reinforcement")),
+    ):
+        assert found[name] == pytest.approx(sum(4 * p.numel() for _, p in parameters) / 2**20, rel=0.15)
+
+
 def test_no_warning_where_nothing_is_wrong() -> None:
     assert not warned()
     assert not findings(Assembly(load_config("reach", [])), 2)
@@ -100,6 +114,16 @@ def test_no_warning_where_nothing_is_wrong() -> None:
             "algorithm.options.weight_limit",
         ),
         (("trainer.batch=15", "trainer.micro_batch=15"), "trainer.batch"),
+        (("policy.kind=tiny", "policy.options.temperature=0.5"), "policy.options.temperature"),
+        (("policy.kind=tiny", "policy.options.noise_std=[0.1, 0.2]"), "policy.options.noise_std"),
+        (
+            ("policy.kind=tiny", "policy.options.head=tokens", "policy.options.method=noise"),
+            "policy.options.method",
+        ),
+        (
+            ("policy.kind=tiny", "policy.options.freeze_prefix=false", "policy.publish=trained"),
+            "policy.publish",
+        ),
         (("trainer.micro_batch=50",), "trainer.micro_batch"),
         (("evaluation.max_envs=3",), "evaluation.max_envs"),
         (("evaluation.every_versions=1", "evaluation.max_envs=33"), "evaluation.max_envs"),

@@ -182,9 +182,16 @@ def test_simulators_never_import_torch() -> None:
 
 
 TORCH_MODULES = {
+    "rlvla3.policies.adapted",
     "rlvla3.policies.flow",
+    "rlvla3.policies.lora",
+    "rlvla3.policies.precision",
+    "rlvla3.policies.recomputing",
     "rlvla3.policies.tiny_blocks",
+    "rlvla3.policies.tiny_flow",
     "rlvla3.policies.tiny_network",
+    "rlvla3.policies.tiny_tokens",
+    "rlvla3.policies.tokens",
     "rlvla3.policies.transforms",
 }
 """Modules whose whole content is tensors: they may import torch when loaded."""

@@ -313,7 +313,10 @@ class Assembly:
         }
 
     def _resumed(self) -> dict[str, Any]:
-        """What a resume continues besides: the sequence of starts, and whose turn it is in it."""
+        """What a resume continues besides: the sequence of starts, whose turn it is in it, adapters."""
         fixed = self.training and self.settings.training.quota
         envs = self.config.simulator.total_envs if fixed else 0
-        return {"tasks": list(self.spec.tasks), "envs_with_a_quota": envs}
+        lora = self.config.policy.lora
+        # Named only where there are adapters, so that checkpoints of before they were a setting still match.
+        adapters = {"lora": lora.model_dump(mode="json")} if lora.rank else {}
+        return {"tasks": list(self.spec.tasks), "envs_with_a_quota": envs, **adapters}

@@ -15,6 +15,7 @@ from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
 from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.policies.registry import policy_class
+from rlvla3.policies.settings import ModelSettings, differing
 from rlvla3.settings import Settings
 from rlvla3.simulators.registry import simulator_class
 
@@ -205,7 +206,7 @@ class ComponentConfig(Settings):
     """The component's own settings."""
 
 
-class PolicyConfig(ComponentConfig):
+class PolicyConfig(ModelSettings, ComponentConfig):
     """The policy."""
 
     kind: str = "tiny"
@@ -219,6 +220,9 @@ class PolicyConfig(ComponentConfig):
     @model_validator(mode="after")
     def _check(self) -> "PolicyConfig":
         _build_options(self, policy_class(self.kind).Settings)
+        around = [name for name in ModelSettings.model_fields if name in differing(self)]
+        if self.kind == "emulated" and around:
+            raise ValueError(f"kind emulated has no network: {', '.join(around)} has no effect; leave it out")
         return self
 
 

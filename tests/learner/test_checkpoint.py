@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import bandit
 import numpy as np
 import pytest
+import torch
 
 from rlvla3.algorithms.ppo import PPO, PPOSettings
 from rlvla3.errors import UserError
@@ -15,7 +17,13 @@ from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.learner.reinforcement import Reinforcement
 from rlvla3.learner.settings import ReinforcementSettings
+from rlvla3.learner.starting import starting_model
+from rlvla3.policies.building import build_model
+from rlvla3.policies.settings import LoraSettings, ModelSettings
+from rlvla3.policies.tiny import Tiny
 
+POLICY = Tiny(bandit.SMALL, bandit.INTERFACE)
+LORA = ModelSettings(lora=LoraSettings(rank=2))
 FINGERPRINT = {"simulator": {"camera": "front", "size": 64}, "chunk": 2}
 
 
@@ -110,6 +118,7 @@ def test_a_failed_save_leaves_the_last_complete_one(tmp_path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
+from typing import Any
 import numpy as np, torch
 from rlvla3 import demonstrations
 from rlvla3.errors import UserError
@@ -212,3 +221,49 @@ def test_nothing_to_load_is_one_clear_line(tmp_path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match="no checkpoint here"):
             checkpoint.load_policy(path)
+
+
+@pytest.fixture
+def adapted(tmp_path) -> tuple[Path, Any]:
+    """A checkpoint of a learner with adapters that differ from their average, and its model."""
+    model = build_model(POLICY, LORA, "cpu", 0, "train")
+    trained = learner(model)
+    with torch.no_grad():
+        for parameter in dict(model.trainable("reinforcement")).values():
+            parameter += 0.1
+    target = tmp_path / "run" / "checkpoints" / "checkpoint-000001-version-3"
+    checkpoint.save_checkpoint(target, trained, description(3), "{}")
+    return target, trained
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_a_checkpoint_with_adapters_is_read_as_a_plain_policy(adapted, averaged) -> None:
+    target, trained = adapted
+    loaded = checkpoint.load_policy(target, averaged=averaged).weights
+    plain = bandit.build(5)
+    plain.load_arrays(loaded)
+    expected = trained.weights("evaluation" if averaged else "rollout")
+    assert loaded.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(loaded[name], array, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(loaded["state_proj.bias"], expected["state_proj.bias"])
+
+
+def test_a_checkpoint_with_adapters_exports_plain_and_starts_new_adapters(adapted, tmp_path) -> None:
+    target, _ = adapted
+    checkpoint.export(target, tmp_path / "export")
+    model = starting_model(POLICY, LORA, "cpu", 1, use="train", weights=str(tmp_path / "export"))
+    ups = [tensor for name, tensor in model.state_dict().items() if name.endswith("lora_up")]
+    assert ups and not any(up.any() for up in ups)
+    exported = checkpoint.load_policy(tmp_path / "export").weights
+    assert all(np.array_equal(array, exported[name]) for name, array in model.arrays().items())
+
+
+def test_a_learner_with_adapters_resumes_exactly(adapted) -> None:
+    target, trained = adapted
+    other = learner(build_model(POLICY, LORA, "cpu", 9, "train"))
+    checkpoint.restore(target, other)
+    for name, tensor in trained.model.state_dict().items():
+        assert torch.equal(other.model.state_dict()[name], tensor), name
+    with pytest.raises(UserError, match="lora_down"):
+        checkpoint.restore(target, learner())

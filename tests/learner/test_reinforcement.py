@@ -198,7 +198,7 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("field", ["reward", "record.log_prob", "record.chain_to"])
+@pytest.mark.parametrize("field", ["reward", "record.log_prob", "record.chain"])
 def test_an_update_that_is_not_finite_changes_no_bit(field, streaming, before) -> None:
     """Small minibatches: steps were made before the one broken chunk is met."""
     trained, untouched = (learner(streaming=streaming, minibatch=2, epochs=1) for _ in range(2))

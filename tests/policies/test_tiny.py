@@ -21,8 +21,23 @@ def model():
     return bandit.build()
 
 
-def test_records_follow_the_spec(model) -> None:
-    spec = Tiny(bandit.SMALL, bandit.INTERFACE).record_spec
+HEADS = [
+    {"method": "sde"},
+    {"method": "sde", "window": 3},
+    {"method": "cps"},
+    {"method": "cps", "window": 4},
+    {"method": "noise"},
+    {"method": "noise", "denoise_reduce": "mean", "include_prior": False},
+    {"head": "tokens", "normalisation": "quantile"},
+    {"head": "tokens", "temperature": 0.7},
+]
+"""Every way to choose actions."""
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_records_follow_the_spec(head) -> None:
+    model = bandit.build(settings=changed(**head))
+    spec = Tiny(model.settings, bandit.INTERFACE).record_spec
     record = model.act(bandit.observations(5), bandit.keys(5), True)
     assert list(record) == [field.name for field in spec]
     for field in spec:
@@ -31,12 +46,12 @@ def test_records_follow_the_spec(model) -> None:
 
 
 @pytest.mark.parametrize("level", ["chunk_level", "action_level", "token_level"])
-@pytest.mark.parametrize("method", ["sde", "cps"])
-def test_trainer_and_generator_agree_on_log_probs(level, method) -> None:
-    model = bandit.build(settings=changed(ratio_level=level, method=method))
+@pytest.mark.parametrize("head", HEADS)
+def test_trainer_and_generator_agree_on_log_probs(level, head) -> None:
+    model = bandit.build(settings=changed(ratio_level=level, **head))
     observation, keys = bandit.observations(32), bandit.keys(32)
     spec = {f.name: f.shape for f in Tiny(model.settings, bandit.INTERFACE).record_spec}
-    for size in (1, 2, 7, 32):
+    for size in (1, 7, 32):
         part = bandit.take(observation, slice(0, size))
         record = model.act(part, keys[:size], True)
         assert record["log_prob"].shape == (size, *spec["log_prob"])
@@ -46,24 +61,89 @@ def test_trainer_and_generator_agree_on_log_probs(level, method) -> None:
             gap = again.log_prob.detach().numpy() - record["log_prob"][chosen]
             assert np.abs(np.expm1(gap)).max() < 1e-3
             np.testing.assert_allclose(again.value.detach().numpy(), record["value"][chosen], atol=1e-5)
-            assert not again.entropy.any()
+            assert again.entropy.shape == again.value.shape
+            learned = model.settings.method == "noise" or model.settings.head == "tokens"
+            assert bool(again.entropy.any()) is learned
 
 
-def test_a_record_does_not_depend_on_its_batch(model) -> None:
+@pytest.mark.parametrize("head", HEADS)
+def test_a_record_does_not_depend_on_its_batch(head) -> None:
+    model = bandit.build(settings=changed(**head))
     observation, keys = bandit.observations(9), bandit.keys(9)
     order = np.array([4, 0, 8, 2])
     whole = model.act(observation, keys, True)
     part = model.act(bandit.take(observation, order), tuple(keys[i] for i in order), True)
-    assert np.array_equal(whole["step_index"][order], part["step_index"])
-    for name in ("action", "chain_from", "chain_to", "value"):
+    for name in {"step_index", "tokens"} & set(whole):
+        assert np.array_equal(whole[name][order], part[name])
+    for name in {"action", "chain", "value"} & set(whole):
         np.testing.assert_allclose(whole[name][order], part[name], atol=1e-5)
 
 
-def test_evaluation_is_deterministic_and_exploration_is_not(model) -> None:
+@pytest.mark.parametrize("head", HEADS)
+def test_evaluation_is_deterministic_and_exploration_is_not(head) -> None:
+    model = bandit.build(settings=changed(**head))
     observation, keys = bandit.observations(4), bandit.keys(4)
     calm = [model.act(observation, keys, False)["action"] for _ in range(2)]
     assert np.array_equal(calm[0], calm[1])
     assert not np.allclose(calm[0], model.act(observation, keys, True)["action"])
+
+
+def test_every_method_starts_a_chunk_equally_and_evaluates_alike() -> None:
+    """Without exploring, all methods integrate the same ODE; exploring, they begin with the same x_0."""
+    observation, keys = bandit.observations(3), bandit.keys(3)
+    models = [bandit.build(settings=changed(window=4)), bandit.build(settings=changed(method="noise"))]
+    calm = [model.act(observation, keys, False) for model in models]
+    assert np.array_equal(calm[0]["action"], calm[1]["action"])
+    wild = [model.act(observation, keys, True) for model in models]
+    for record in (*calm, *wild):
+        assert np.array_equal(record["chain"][:, 0], calm[0]["chain"][:, 0])
+    assert not np.allclose(wild[0]["action"], wild[1]["action"])
+
+
+def test_gradients_reach_the_noise_net_and_move_its_deviations() -> None:
+    model = bandit.build(settings=changed(method="noise"))
+    names = dict(model.trainable("reinforcement"))
+    observation = bandit.observations(3)
+    record = model.act(observation, bandit.keys(3), True)
+    prefix = model.prefix(observation, record)
+    before = model.evaluate(prefix, observation, record)
+    torch.autograd.backward(before.entropy.sum())
+    net = {name: p for name, p in names.items() if name.startswith("noise_net.")}
+    assert len(net) == 6
+    assert all(p.grad is not None and p.grad.any() for p in net.values())
+    with torch.no_grad():
+        for parameter in net.values():
+            parameter += 0.1 * parameter.grad
+    assert (model.evaluate(prefix, observation, record).entropy > before.entropy).all()
+
+
+def test_weights_without_a_noise_net_leave_the_own_one() -> None:
+    """A warm start that was made with another method serves ``noise``, and the other way round."""
+    plain, noisy = bandit.build(1), bandit.build(2, settings=changed(method="noise"))
+    before = noisy.arrays()
+    noisy.load_arrays(plain.arrays())
+    for name, array in noisy.arrays().items():
+        source = before if name.startswith("noise_net.") else plain.arrays()
+        assert np.array_equal(array, source[name]), name
+    plain.load_arrays(before)
+    assert np.array_equal(plain.arrays()["action_out_proj.weight"], before["action_out_proj.weight"])
+
+
+def test_tokens_are_what_the_actions_say() -> None:
+    model = bandit.build(settings=changed(head="tokens"))
+    record = model.act(bandit.observations(4), bandit.keys(4), True)
+    expected = 3.0 * (record["tokens"].astype(np.float32) * 2 / 255 - 1)
+    np.testing.assert_allclose(record["action"], expected, atol=1e-5)
+    assert len(np.unique(record["tokens"])) > 8
+
+
+def test_token_imitation_loss_is_the_cross_entropy_of_even_logits() -> None:
+    model = bandit.build(settings=changed(head="tokens"))
+    torch.nn.init.zeros_(model.token_out.weight)
+    torch.nn.init.zeros_(model.token_out.bias)
+    actions = np.zeros((2, bandit.CHUNK, bandit.ACTION), np.float32)
+    loss = model.imitation_loss(bandit.observations(2), actions, torch.Generator())
+    assert float(loss.detach()) == pytest.approx(np.log(256), abs=1e-5)
 
 
 def test_values_are_the_recorded_ones() -> None:
@@ -240,6 +320,11 @@ def test_presets_have_the_size_they_are_named_by(size, millions) -> None:
     [
         ({"heads": 3}, {}, "policy.options.heads = 3 must divide policy.options.width = 32"),
         ({"unfreeze_last_blocks": 3}, {}, "at most 2"),
+        ({"method": "cps", "noise_level": 1.5}, {}, "noise_level = 1.5 must be at most 1 for method cps"),
+        ({"method": "cps", "denoise_steps": 1}, {}, "denoise_steps = 1: the last step of method cps"),
+        ({"method": "noise", "window": 2}, {}, "window = 2: method noise makes every denoise step"),
+        ({"window": 5}, {}, "window = 5 exceeds denoise_steps = 4"),
+        ({"noise_std": (0.2, 0.1)}, {}, r"noise_std = \[0.2, 0.1\] must be a range"),
         ({"patch": 16}, {"shape": (24, 16, 3)}, "policy.options.patch = 16 must divide the 24×16 pixels"),
         ({}, {"dtype": "int32"}, "int32"),
     ],

@@ -16,23 +16,35 @@ _SIMULATOR_MIB = {"metaworld": 370, "synthetic": _PROCESS_MIB, "gymnasium": 95}
 _OTHER_SIMULATOR_MIB = 400
 _TINY_REST = 230_000
 """Numbers of the tiny policy outside its blocks, about."""
+_TINY_EMBEDDINGS = 150_000
+"""Those of them that belong to the prefix, about."""
+_TINY_VALUE_HEAD = 100_000
+"""Those of the value head, about."""
 
 
 def memory(assembly: Assembly) -> Iterator[Derived]:
     """Shared memory and processes."""
     config = assembly.config
     slab = assembly.layout.size / _MIB
-    weights, how = _weights_mib(assembly)
+    weights, trained, how = _weights_mib(assembly)
+    published = trained if config.policy.publish == "trained" else weights
     buffers = assembly.settings.weight_buffers + (2 if assembly.settings.evaluation.starts else 0)
     torch = 0 if config.policy.kind == "emulated" else _TORCH_MIB
     simulators = config.simulator.members * _SIMULATOR_MIB.get(config.simulator.kind, _OTHER_SIMULATOR_MIB)
-    # A Trainer holds weights, gradients, two moments and an average; a Generator one copy.
+    # A Trainer holds the weights, and of those that train gradients, two moments and an average.
     generators = config.generator.members * (_PROCESS_MIB + torch + weights)
-    trainer = _PROCESS_MIB + torch + 5 * weights
-    shared = slab + buffers * weights
+    trainer = _PROCESS_MIB + torch + weights + 4 * trained
+    shared = slab + buffers * published
     total = shared + simulators + generators + trainer + _PROCESS_MIB
     yield Derived(name="slab", value=slab, unit="MiB", note="shared; reserved at the start")
-    yield Derived(name="weights", value=weights, unit="MiB", note=f"{how}; {buffers} shared copies")
+    yield Derived(name="weights", value=weights, unit="MiB", note=how)
+    yield Derived(name="trained", value=trained, unit="MiB", note=f"{how}: the part that trains")
+    yield Derived(
+        name="published",
+        value=published,
+        unit="MiB",
+        note=f"of each version: {config.policy.publish}; {buffers} shared copies",
+    )
     yield Derived(
         name="memory",
         value=total,
@@ -44,13 +56,25 @@ def memory(assembly: Assembly) -> Iterator[Derived]:
     )
 
 
-def _weights_mib(assembly: Assembly) -> tuple[float, str]:
+def _weights_mib(assembly: Assembly) -> tuple[float, float, str]:
+    """All weights, those that train, and how they are known. Adapters count in both."""
     policy = assembly.config.policy
     if policy.kind == "emulated":
-        return 4 * policy.options.weight_count / _MIB, "counted"
-    if policy.kind == "tiny":
-        sizes = architecture(policy.options)
-        # A block has about 12 w² numbers: 4 w² around the attention, 8 w² in the layer after it.
-        blocks = 12 * sizes.layers * (sizes.width**2 + sizes.expert_width**2)
-        return 4 * (blocks + _TINY_REST) / _MIB, "estimated from policy.options"
-    return 0.0, "unknown before the policy is built"
+        weights = 4 * policy.options.weight_count / _MIB
+        return weights, weights, "counted"
+    if policy.kind != "tiny":
+        return 0.0, 0.0, "unknown before the policy is built"
+    sizes = architecture(policy.options)
+    # A block has about 12 w² numbers: 4 w² around the attention, 8 w² in the layer after it.
+    expert = 12 * sizes.layers * sizes.expert_width**2
+    whole = expert + 12 * sizes.layers * sizes.width**2 + _TINY_REST
+    frozen = sizes.layers - policy.options.unfreeze_last_blocks if policy.options.freeze_prefix else 0
+    trained = whole - 12 * frozen * sizes.width**2 - (_TINY_EMBEDDINGS if frozen else 0)
+    rank = policy.lora.rank
+    if rank:
+        # Of a block's layers, the widths of inputs and outputs add up to 16 w (expert: 12 w and 4 heads' w).
+        sides = sizes.layers * (12 * sizes.expert_width + 4 * sizes.width)
+        sides += (sizes.layers - frozen) * 16 * sizes.width
+        trained = rank * sides + _TINY_VALUE_HEAD
+        whole += rank * sides
+    return 4 * whole / _MIB, 4 * trained / _MIB, "estimated from policy"

@@ -139,6 +139,33 @@ def _correction(config: Config) -> Iterator[Finding]:
         )
 
 
+def _policy(config: Config) -> Iterator[Finding]:
+    if config.policy.kind != "tiny":
+        return
+    options = config.policy.options
+    flow = ("method", "noise_level", "noise_std", "window", "include_prior", "denoise_reduce")
+    useless = {
+        "tokens": ("denoise_steps", *flow, "flow_samples"),
+        "noise": ("noise_level",),
+        "sde": ("noise_std",),
+        "cps": ("noise_std",),
+    }["tokens" if options.head == "tokens" else options.method]
+    if options.head == "flow":
+        useless += ("temperature",)
+    for name in useless:
+        if _changed(options, name):
+            yield Finding(
+                field=f"policy.options.{name}",
+                text=f"head {options.head}, method {options.method}: it has no effect; leave it out",
+            )
+    if config.policy.publish == "trained" and not (config.policy.lora.rank or options.freeze_prefix):
+        yield Finding(
+            field="policy.publish",
+            text="trained: every weight trains, so the run will refuse; use whole, or freeze a part "
+            "(policy.lora.rank, policy.options.freeze_prefix)",
+        )
+
+
 def _training(config: Config) -> Iterator[Finding]:
     trainer = config.trainer
     if trainer.batch % trainer.micro_batch:
@@ -276,6 +303,7 @@ _RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _simulators,
     _lag,
     _correction,
+    _policy,
     _training,
     _evaluation,
 )

@@ -70,11 +70,13 @@ def fit(
     # Threads that spin while they wait make a busy core several times slower; read at torch's import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rlvla3.learner.imitation import Demonstrations, Imitation
+    from rlvla3.learner.starting import starting_model
 
     assembly = Assembly(config, training=False)
-    model = assembly.policy.build(resolve_device("trainer.device", config.trainer.device), config.seed)
-    if weights:
-        model.load_arrays(checkpoint.load_policy(Path(weights)).weights)
+    device = resolve_device("trainer.device", config.trainer.device)
+    model = starting_model(
+        assembly.policy, config.policy, device, config.seed, use="imitate", weights=weights
+    )
     learner = Imitation(model, config.imitation.options, seed=config.seed)
     data = Demonstrations(observation=dataset.observation, task=dataset.task, actions=dataset.actions)
     learner.run(data, fit_processors=not weights, report=lambda p: report(p.step, p.steps, p.loss))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -65,4 +65,13 @@ class Learner(Protocol):
 
     def replay(self, folder: Path) -> UpdateReport:
         """Run the update of a rejected batch again, from the state saved with it."""
+        ...
+
+
+@runtime_checkable
+class HasBase(Protocol):
+    """A learner whose ``weights`` may leave out what never trains."""
+
+    def base(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What they leave out; with it they are the whole policy, adapters not yet folded in."""
         ...

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.learner.api import Learner
+from rlvla3.policies.folding import fold
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -267,7 +268,7 @@ def _must_resume(folder: Path) -> None:
 
 
 def load_policy(path: Path, *, averaged: bool = True) -> LoadedPolicy:
-    """Read the policy in a run folder, a checkpoint or an export.
+    """Read the policy in a run folder, a checkpoint or an export, adapters folded in.
 
     Args:
         path: a run folder gives its best version, or its newest checkpoint if it has none.
@@ -283,7 +284,7 @@ def load_policy(path: Path, *, averaged: bool = True) -> LoadedPolicy:
     if averaged and (folder / AVERAGE).is_file():
         weights |= _arrays(folder / AVERAGE)
     return LoadedPolicy(
-        weights=weights,
+        weights=fold(weights),
         version=description.version,
         score=description.score,
         fingerprint=description.fingerprint,

@@ -1,6 +1,5 @@
 """The built-in learners' factories; torch is imported when one is built."""
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvla3.learner.api import Learner
@@ -19,9 +18,18 @@ class ReinforcementFactory:
     def build(settings: Any, context: LearnerContext) -> Learner:
         """Build the network, load its starting weights if any, wrap it."""
         from rlvla3.learner.reinforcement import Reinforcement
+        from rlvla3.learner.starting import starting_model
 
+        model = starting_model(
+            context.policy,
+            context.model,
+            context.device,
+            context.seed,
+            use="train",
+            weights=context.weights,
+        )
         return Reinforcement(
-            _model(context),
+            model,
             context.algorithm,
             settings,
             seed=context.seed,
@@ -39,13 +47,3 @@ class EmulatedFactory:
     def build(settings: Any, context: LearnerContext) -> Learner:
         """Build it; there are no weights to load."""
         return EmulatedLearner(settings, streaming=context.streaming)
-
-
-def _model(context: LearnerContext) -> Any:
-    """The policy's network, with the context's starting weights if it names any."""
-    model = context.policy.build(context.device, context.seed)
-    if context.weights:
-        from rlvla3.learner.checkpoint import load_policy
-
-        model.load_arrays(load_policy(Path(context.weights)).weights)
-    return model

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rlvla3.plugins import component
 from rlvla3.policies.api import Policy
+from rlvla3.policies.settings import ModelSettings
 from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class LearnerContext:
     """Whether the learner computes bootstrap values itself."""
     weights: str
     """Run folder, checkpoint or export whose weights training starts from; empty: fresh ones."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    """What is put around the policy's model, by ``rlvla3.learner.starting.starting_model``."""
 
 
 class LearnerFactory(Protocol):

@@ -38,6 +38,7 @@ from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.streaming import FirstPass
 from rlvla3.learner.updating import SkippedError, Update
 from rlvla3.messages import Channel, Trajectory
+from rlvla3.policies.wrapping import base_of
 
 FORMAT = 2
 """Version of the files that ``save`` writes."""
@@ -365,11 +366,16 @@ class Reinforcement:
     # --- weights ----------------------------------------------------------------------------
 
     def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
-        """Copies of parameters and buffers; ``evaluation`` has the averaged ones where configured."""
+        """Copies of what the model publishes; ``evaluation`` has the averaged weights where configured. Ranks
+        that share weights must all ask."""
         average = self._optimiser.average if channel == "evaluation" else {}
         with self._optimiser.exchanged(average) if average else nullcontext():
             arrays: dict[str, npt.NDArray[Any]] = dict(self.model.arrays())
         return arrays
+
+    def base(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What ``weights`` leaves out because it never trains."""
+        return base_of(self.model)
 
     def save(self, folder: Path | None) -> None:
         """Write weights, average, optimiser, reference and counters into ``folder``; every rank takes part,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rlvla3.errors import UserError
 from rlvla3.learner.ranks import Ranks
 from rlvla3.policies.api import Evaluation
+from rlvla3.policies.wrapping import network
 
 _ENTRY_POINTS = ("evaluate", "prefix", "value")
 """What the learner calls of a model: each gathers what lies outside the units first."""
@@ -27,8 +28,9 @@ def shard(model: Any, ranks: Ranks) -> None:
     """
     if not ranks.sharded:
         return
-    named: Any = getattr(model, "fsdp_units", None)
-    if not isinstance(model, nn.Module) or not callable(named):
+    inner = network(model)
+    named: Any = getattr(inner, "fsdp_units", None)
+    if not isinstance(inner, nn.Module) or not callable(named):
         raise UserError(
             "trainer.sharing = weights needs a policy with fsdp_units(); use trainer.sharing=none"
         )
@@ -40,7 +42,7 @@ def shard(model: Any, ranks: Ranks) -> None:
     if Evaluation not in _pytree.SUPPORTED_NODES:
         _pytree.register_dataclass(Evaluation)
     mesh: Any = init_device_mesh(ranks.device.type, (ranks.size,))
-    units: list[Any] = [*named(), model]
+    units: list[Any] = [*named(), inner]
     for unit in units:
         # The root too gives its weights back after each pass: they may be exchanged before the next.
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
@@ -48,7 +50,7 @@ def shard(model: Any, ranks: Ranks) -> None:
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
     for name in _ENTRY_POINTS:
-        register_fsdp_forward_method(model, name)
+        register_fsdp_forward_method(inner, name)
 
 
 def synchronise_gradients(model: Any, wanted: bool) -> None:

@@ -22,9 +22,9 @@ class FlowNoise:
     initial: Float
     """x_0 [B, H, D], standard normal."""
     step: Float
-    """Noise of the stochastic denoise step [B, H, D], standard normal."""
+    """Noise of the W stochastic denoise steps [B, W, H, D], standard normal."""
     index: npt.NDArray[np.int32]
-    """Index of the stochastic denoise step of each sample [B]."""
+    """Index of the first stochastic denoise step of each sample [B]."""
 
 
 def keyed_generator(key: NoiseKey) -> np.random.Generator:
@@ -37,7 +37,9 @@ def keyed_generator(key: NoiseKey) -> np.random.Generator:
     )
 
 
-def draw_flow_noise(keys: tuple[NoiseKey, ...], shape: tuple[int, int], choices: int) -> FlowNoise:
+def draw_flow_noise(
+    keys: tuple[NoiseKey, ...], shape: tuple[int, int], choices: int, window: int = 1
+) -> FlowNoise:
     """Draw the noise of a batch, each sample from its own stream.
 
     The initial noise is drawn first, so that exploring and deterministic sampling start equally.
@@ -45,11 +47,12 @@ def draw_flow_noise(keys: tuple[NoiseKey, ...], shape: tuple[int, int], choices:
     Args:
         keys: one for each sample [B].
         shape: (H, D) of a sample's action chunk.
-        choices: the stochastic step is uniform in 0 … choices − 1.
+        choices: the first stochastic step is uniform in 0 … choices − 1.
+        window: W, stochastic steps of each sample.
     """
     batch = len(keys)
     initial = np.empty((batch, *shape), np.float32)
-    step = np.empty((batch, *shape), np.float32)
+    step = np.empty((batch, window, *shape), np.float32)
     index = np.empty(batch, np.int32)
     for row, key in enumerate(keys):
         stream: Any = keyed_generator(key)
@@ -57,3 +60,12 @@ def draw_flow_noise(keys: tuple[NoiseKey, ...], shape: tuple[int, int], choices:
         stream.standard_normal(dtype=np.float32, out=step[row])
         index[row] = stream.integers(choices)
     return FlowNoise(initial=initial, step=step, index=index)
+
+
+def draw_gumbel(keys: tuple[NoiseKey, ...], shape: tuple[int, ...]) -> Float:
+    """Standard Gumbel noise [B, *shape], each sample from its own stream: the arg max of logits plus such
+    noise is a sample of their softmax."""
+    gumbel = np.empty((len(keys), *shape), np.float32)
+    for row, key in enumerate(keys):
+        gumbel[row] = keyed_generator(key).gumbel(size=shape)
+    return gumbel

@@ -34,7 +34,9 @@ def weight_shapes(kind: str, settings: Any) -> Mapping[str, Any]:
         from rlvla3.policies.tiny import architecture
 
         sizes = {name: getattr(settings, name) for name in ("patch", "stem", "text_length")}
-        return asdict(architecture(settings)) | sizes
+        # Named only where it is not the default, so that checkpoints of before it was a setting still match.
+        head = {"head": settings.head} if settings.head != "flow" else {}
+        return asdict(architecture(settings)) | sizes | head
     if kind == "emulated":
         return {"weight_count": settings.weight_count}
     return {}

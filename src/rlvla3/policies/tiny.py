@@ -1,8 +1,8 @@
-"""A small vision-language-action policy of our own, trained from scratch, with flow matching.
+"""A small vision-language-action policy of our own, trained from scratch, with flow matching or tokens.
 
 The shape of π0 at a thousandth of its size: images and instruction go through a prefix of
 transformer blocks that return their (k, v); an action expert attends to these and denoises
-an action chunk. Importing this module does not import torch.
+an action chunk, or decodes it as tokens in one pass. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from rlvla3.policies.api import PREFIX, PolicyInterface
 from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
+    from rlvla3.policies.flow import Law
     from rlvla3.policies.tiny_network import TinyNetwork
+
+TOKEN_SPAN = {"quantile": 1.0, "mean_std": 3.0}
+"""Normalised numbers that the token head can say lie in ±span: the 1 % and 99 % quantiles of the
+demonstrations, or three of their standard deviations."""
 
 
 class TinySettings(Settings):
@@ -40,12 +45,28 @@ class TinySettings(Settings):
     """How pixels become patch embeddings: stride-2 convolutions, or one linear map of a patch."""
     text_length: int = Field(default=12, ge=1, le=4096)
     """Words of an instruction that are read; longer ones are cut."""
+    head: Literal["flow", "tokens"] = "flow"
+    """How actions are made: denoised in ``denoise_steps``, or decoded as tokens of 256 values each in one
+    pass (then ``normalisation: quantile`` is best: it uses all values)."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides the logits of the token head in rollouts."""
     denoise_steps: int = Field(default=4, ge=1)
     """N: network evaluations for one action chunk."""
-    method: Literal["sde", "cps"] = "sde"
-    """Law of the stochastic denoise step in rollouts: flow-SDE or coefficient-preserving."""
+    method: Literal["sde", "cps", "noise"] = "sde"
+    """Law of the stochastic denoise steps in rollouts: flow-SDE, coefficients-preserving, or noise of a
+    learned size at every step."""
     noise_level: float = Field(default=0.8, gt=0)
-    """η: size of the exploration noise."""
+    """η: size of the exploration noise (``sde``; ``cps``, at most 1)."""
+    noise_std: tuple[float, float] = (0.08, 0.16)
+    """Bounds of the learned standard deviation (``noise``)."""
+    window: int = Field(default=1, ge=1)
+    """Consecutive stochastic denoise steps of a sample, at a place drawn for each (``sde``, ``cps``);
+    ``noise`` has all of them."""
+    include_prior: bool = True
+    """Whether the log-prob includes that of the initial noise, where every step is stochastic. It cancels
+    in ratios, so it matters for the mean of denoise_reduce only."""
+    denoise_reduce: Literal["sum", "mean"] = "sum"
+    """How log-probs of a sample's stochastic denoise steps are joined."""
     ratio_level: Literal["chunk_level", "action_level", "token_level"] = "chunk_level"
     """What shares one importance ratio: a chunk, one of its actions, or one number."""
     chunk_reduce: Literal["sum", "mean"] = "sum"
@@ -106,6 +127,58 @@ def architecture(settings: TinySettings) -> Architecture:
     return sizes
 
 
+def flow_law(settings: TinySettings) -> Law:
+    """Which denoise steps are stochastic, and how (imports torch)."""
+    from rlvla3.policies.flow import Law
+
+    return Law(
+        method=settings.method,
+        steps=settings.denoise_steps,
+        window=_window(settings),
+        noise_level=settings.noise_level,
+        noise_std=settings.noise_std,
+        include_prior=settings.include_prior,
+        denoise_reduce=settings.denoise_reduce,
+    )
+
+
+def _window(settings: TinySettings) -> int:
+    return settings.denoise_steps if settings.method == "noise" else settings.window
+
+
+def _check_law(settings: TinySettings) -> None:
+    """Refuse denoise steps that cannot be made.
+
+    Raises:
+        UserError: with the setting, the rule and the remedy.
+    """
+    steps, low, high = settings.denoise_steps, *settings.noise_std
+    if settings.window > steps:
+        raise UserError(
+            f"policy.options.window = {settings.window} exceeds denoise_steps = {steps}; give at most {steps}"
+        )
+    if not 0 < low <= high:
+        raise UserError(
+            f"policy.options.noise_std = [{low:g}, {high:g}] must be a range [lowest, highest] with "
+            "0 < lowest <= highest; the usual one is [0.08, 0.16]"
+        )
+    if settings.method == "noise" and settings.window > 1:
+        raise UserError(
+            f"policy.options.window = {settings.window}: method noise makes every denoise step stochastic; "
+            "leave window out"
+        )
+    if settings.method == "cps" and settings.noise_level > 1:
+        raise UserError(
+            f"policy.options.noise_level = {settings.noise_level:g} must be at most 1 for method cps: above, "
+            "sin(pi/2 x noise_level) falls again; lower it"
+        )
+    if settings.method == "cps" and steps == 1:
+        raise UserError(
+            "policy.options.denoise_steps = 1: the last step of method cps is deterministic, so nothing "
+            "explores; use 2 or more"
+        )
+
+
 RESERVED = ("task", "elapsed")
 """Observation fields that the slab adds for every policy."""
 
@@ -148,6 +221,8 @@ class Tiny:
                 "policy.options.store_prefix keeps what never changes: it needs freeze_prefix: true and "
                 "unfreeze_last_blocks: 0; set these or leave it out"
             )
+        if settings.head == "flow":
+            _check_law(settings)
         images, _ = split_fields(interface)
         for field in images:
             if field.shape[0] % settings.patch or field.shape[1] % settings.patch:
@@ -159,18 +234,27 @@ class Tiny:
 
     @property
     def record_spec(self) -> tuple[FieldSpec, ...]:
-        """The executed actions and the one stochastic denoise step of a chunk."""
+        """The executed actions and how they were chosen: denoise chain or tokens."""
         chunk = (self.interface.chunk, self.interface.action_dim)
         level = {"chunk_level": 0, "action_level": 1, "token_level": 2}[self.settings.ratio_level]
         stored = (FieldSpec(name=PREFIX, shape=(self._prefix_size(),), dtype="float32"),)
         return (
             *(stored if self.settings.store_prefix else ()),
             FieldSpec(name="action", shape=chunk, dtype="float32"),
-            FieldSpec(name="chain_from", shape=chunk, dtype="float32"),
-            FieldSpec(name="chain_to", shape=chunk, dtype="float32"),
-            FieldSpec(name="step_index", shape=(), dtype="int32"),
+            *self._chosen(),
             FieldSpec(name="log_prob", shape=chunk[:level], dtype="float32"),
             FieldSpec(name="value", shape=(), dtype="float32"),
+        )
+
+    def _chosen(self) -> tuple[FieldSpec, ...]:
+        """What the log-prob is of."""
+        chunk = (self.interface.chunk, self.interface.action_dim)
+        if self.settings.head == "tokens":
+            return (FieldSpec(name="tokens", shape=chunk, dtype="uint8"),)
+        points = _window(self.settings) + 1
+        return (
+            FieldSpec(name="chain", shape=(points, *chunk), dtype="float32"),
+            FieldSpec(name="step_index", shape=(), dtype="int32"),
         )
 
     def _prefix_size(self) -> int:
@@ -190,9 +274,11 @@ class Tiny:
         """
         import torch
 
-        from rlvla3.policies.tiny_network import TinyNetwork
+        from rlvla3.policies.tiny_flow import FlowNetwork
+        from rlvla3.policies.tiny_tokens import TokenNetwork
 
+        family = TokenNetwork if self.settings.head == "tokens" else FlowNetwork
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = TinyNetwork(self.settings, self.architecture, self.interface)
+            network = family(self.settings, self.architecture, self.interface)
         return network.to(device)

@@ -158,7 +158,22 @@ class ValueHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Features [B, inputs] → values [B]."""
         values: Tensor = self.layers(features)
-        return values.squeeze(1)
+        return values.sum(1)  # one column; a view would lose the hooks of ranks that share weights
+
+
+class NoiseNet(nn.Module):
+    """What ``flow.learned_std`` takes, from the expert's features (ReinFlow, arXiv 2505.22094)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, 128), nn.Tanh(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, outputs)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [..., inputs] → unbounded numbers [..., outputs]."""
+        raw: Tensor = self.layers(features)
+        return raw
 
 
 def time_embedding(time: Tensor, width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The network of the tiny policy: raw observations in, action records out."""
+"""The network of the tiny policy without its action head: processors, prefix, value, weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlvla3.messages import FieldSpec
 from rlvla3.policies import flow, words
-from rlvla3.policies.api import PREFIX, Arrays, Evaluation, NoiseKey, PolicyInterface
-from rlvla3.policies.noise import draw_flow_noise
+from rlvla3.policies.api import PREFIX, Arrays, PolicyInterface
 from rlvla3.policies.tiny import Architecture, TinySettings, split_fields
 from rlvla3.policies.tiny_blocks import (
     Block,
@@ -26,23 +24,25 @@ from rlvla3.policies.tiny_blocks import (
     Norm,
     ValueHead,
     grid_positions,
-    time_embedding,
 )
 from rlvla3.policies.transforms import Normaliser
-from rlvla3.policies.weights import copy_into
+from rlvla3.policies.weights import copy_into, whole
 
 Prefix = tuple[Tensor, ...]
 """What no trainable weight touches, batch first. Frozen: (k_1, v_1, …, k_L, v_L [B, H, S, K], pooled
 [B, W]). With trainable last blocks: those of the frozen levels, then hidden tokens [B, S, W]. Not
 frozen: ()."""
 
+NOISE_NET = "noise_net."
+"""Prefix of the names of the noise net's weights, which only ``method: noise`` has."""
 _VALUE_HIDDEN = 256
 
 
 class TinyNetwork(nn.Module):
-    """The network with its processors; see ``rlvla3.policies.api.PolicyModel``.
+    """What both action heads share; see ``rlvla3.policies.api.PolicyModel``.
 
-    Letters as in ``tiny_blocks``; C actions of A dimensions, L levels.
+    A head adds its modules in ``add_head``, and ``act``, ``evaluate`` and ``imitation_loss``. Letters as in
+    ``tiny_blocks``; C actions of A dimensions, L levels.
     """
 
     tokens: Tensor
@@ -64,17 +64,9 @@ class TinyNetwork(nn.Module):
         self.prefix_blocks.append(KeyValues(width, sizes.heads))
 
         self.state_proj = nn.Linear(state_dim, expert)
-        self.action_in_proj = nn.Linear(interface.action_dim, expert)
-        self.action_position = nn.Parameter(0.02 * torch.randn(interface.chunk, expert))
-        self.action_time_mlp_in = nn.Linear(2 * expert, expert)
-        self.action_time_mlp_out = nn.Linear(expert, expert)
-        head_size = width // sizes.heads
-        self.expert_blocks = nn.ModuleList(
-            ExpertBlock(expert, sizes.heads, head_size) for _ in range(sizes.layers)
-        )
-        self.expert_norm = Norm(expert)
-        self.action_out_proj = nn.Linear(expert, interface.action_dim)
+        self.add_head()
         self.value_head = ValueHead(width + state_dim + 1, _VALUE_HIDDEN)
+        self.add_last()
 
         self.state_normaliser = Normaliser(state_dim, settings.normalisation)
         self.action_normaliser = Normaliser(interface.action_dim, settings.normalisation)
@@ -89,6 +81,23 @@ class TinyNetwork(nn.Module):
         )
         self.frozen_levels = sizes.layers - settings.unfreeze_last_blocks if settings.freeze_prefix else 0
 
+    def add_head(self) -> None:
+        """Make the head's modules, between the prefix's and the value head (initial weights are drawn in
+        this order)."""
+        raise NotImplementedError
+
+    def add_last(self) -> None:
+        """Make modules whose initial weights are drawn after all others; none."""
+
+    def add_expert(self) -> None:
+        """The expert's blocks, which attend to the prefix."""
+        sizes, expert = self.sizes, self.sizes.expert_width
+        head_size = sizes.width // sizes.heads
+        self.expert_blocks = nn.ModuleList(
+            ExpertBlock(expert, sizes.heads, head_size) for _ in range(sizes.layers)
+        )
+        self.expert_norm = Norm(expert)
+
     def _grid(self, field: FieldSpec) -> tuple[int, int]:
         """Rows and columns of an image's patches."""
         return field.shape[0] // self.settings.patch, field.shape[1] // self.settings.patch
@@ -101,6 +110,7 @@ class TinyNetwork(nn.Module):
         return self.word_position.device
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        """An array on the network's device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _state(self, observation: Arrays) -> Tensor:
@@ -186,133 +196,34 @@ class TinyNetwork(nn.Module):
         x, more = self._levels(rest, self.frozen_levels, len(self.prefix_blocks))
         return caches + more, x.mean(1)
 
-    # --- heads ------------------------------------------------------------------------------
-
-    def velocity(self, x: Tensor, time: Tensor, state: Tensor, caches: list[KeyValue]) -> Tensor:
-        """Flow velocity of M noisy chunks for each prefix.
-
-        Args:
-            x: normalised noisy chunks [B, M, C, A].
-            time: flow time of each [B, M].
-            state: normalised proprioception [B, state].
-            caches: (k, v) of every level.
-
-        Returns:
-            v [B, M, C, A].
-        """
-        batch, samples, chunk, _ = x.shape
-        embedded = self.action_in_proj(x) + self.action_position
-        clock = time_embedding(time, embedded.shape[-1])[:, :, None].expand_as(embedded)
-        hidden = F.silu(self.action_time_mlp_in(torch.cat((embedded, clock), dim=3)))
-        hidden = self.action_time_mlp_out(hidden)
-        first = self.state_proj(state)[:, None, None].expand(batch, samples, 1, hidden.shape[-1])
-        y = torch.cat((first, hidden), dim=2).flatten(1, 2)
-        bias = _own_sample_only(samples, chunk + 1, y) if samples > 1 else None
-        for block, (keys, values) in zip(self.expert_blocks, caches, strict=True):
-            y = block(y, keys, values, bias)
-        actions = y.view(batch, samples, chunk + 1, -1)[:, :, 1:]
-        velocity: Tensor = self.action_out_proj(self.expert_norm(actions))
-        return velocity
+    # --- value ------------------------------------------------------------------------------
 
     def _value(self, pooled: Tensor, state: Tensor, observation: Arrays) -> Tensor:
         elapsed = self._tensor(np.asarray(observation["elapsed"], np.float32))[:, None]
         value: Tensor = self.value_head(torch.cat((pooled, state, elapsed), dim=1))
         return value
 
-    def _log_prob(self, chain_from: Tensor, chain_to: Tensor, velocity: Tensor, index: Tensor) -> Tensor:
-        settings = self.settings
-        mean, std = flow.transition(
-            settings.method, chain_from, velocity, index, settings.denoise_steps, settings.noise_level
-        )
-        return self.reduction(flow.gaussian_log_prob(chain_to, mean, std))
-
-    # --- entry points -----------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def act(self, observation: Arrays, keys: tuple[NoiseKey, ...], explore: bool) -> Arrays:
-        """Action records by ``record_spec`` name for raw observations [B, ...].
-
-        The prefix is computed once for all denoise steps. Noise comes from ``keys`` alone, so a
-        record does not depend on the batch it was computed in (up to float rounding).
-        """
-        settings = self.settings
-        caches, pooled = self._encode(observation)
-        state = self._state(observation)
-        choices = flow.stochastic_choices(settings.method, settings.denoise_steps)
-        noise = draw_flow_noise(keys, (self.interface.chunk, self.interface.action_dim), choices)
-        index = self._tensor(noise.index).long()
-        chain = flow.sample(
-            lambda x, t: self.velocity(x[:, None], t[:, None], state, caches)[:, 0],
-            self._tensor(noise.initial),
-            self._tensor(noise.step),
-            index,
-            method=settings.method,
-            steps=settings.denoise_steps,
-            noise_level=settings.noise_level,
-            explore=explore,
-        )
-        log_prob = self._log_prob(chain.chain_from, chain.chain_to, chain.velocity, index)
-        stored = {PREFIX: _numpy(self._pack(caches, pooled))} if settings.store_prefix else {}
-        return {
-            **stored,
-            "action": _numpy(settings.action_scale * self.action_normaliser.restore(chain.final)),
-            "chain_from": _numpy(chain.chain_from),
-            "chain_to": _numpy(chain.chain_to),
-            "step_index": noise.index,
-            "log_prob": _numpy(log_prob),
-            "value": _numpy(self._value(pooled, state, observation)),
-        }
-
     @torch.inference_mode()
     def values(self, observation: Arrays) -> npt.NDArray[np.float32]:
         """V(s) [B] of raw observations, the number that ``act`` records."""
         _, pooled = self._encode(observation)
-        return _numpy(self._value(pooled, self._state(observation), observation))
-
-    def evaluate(self, prefix: Prefix, observation: Arrays, record: Arrays) -> Evaluation:
-        """Log-prob (by ratio level), entropy (zeros) and value [B] of stored records."""
-        caches, pooled = self._complete(prefix, observation)
-        state = self._state(observation)
-        chain_from = self._tensor(record["chain_from"])
-        index = self._tensor(record["step_index"]).long()
-        time = flow.times(index, self.settings.denoise_steps)
-        velocity = self.velocity(chain_from[:, None], time[:, None], state, caches)[:, 0]
-        log_prob = self._log_prob(chain_from, self._tensor(record["chain_to"]), velocity, index)
-        value = self._value(pooled, state, observation)
-        return Evaluation(log_prob=log_prob, entropy=torch.zeros_like(value), value=value)
+        return as_array(self._value(pooled, self._state(observation), observation))
 
     def value(self, prefix: Prefix, observation: Arrays) -> Tensor:
         """V(s) [B] with gradient, from what ``prefix`` kept."""
         _, pooled = self._complete(prefix, observation)
         return self._value(pooled, self._state(observation), observation)
 
-    def imitation_loss(
-        self, observation: Arrays, actions: npt.NDArray[np.float32], generator: torch.Generator
-    ) -> Tensor:
-        """Flow-matching loss of demonstrated chunks [B, C, A] in env units.
-
-        ``flow_samples`` noise samples share each prefix. Flow time follows t = u^(2/3), the
-        density of Beta(1.5, 1) that π0 trains with (more weight near the noise end).
-        """
-        caches, _ = self._encode(observation)
-        target = self.action_normaliser.normalise(self._tensor(actions))[:, None]
-        shape = (len(actions), self.settings.flow_samples, *target.shape[2:])
-        noise = torch.randn(shape, generator=generator).to(self.device)
-        uniform = torch.rand(shape[:2], generator=generator).to(self.device)
-        time = 0.001 + 0.999 * uniform ** (2.0 / 3.0)
-        x, goal = flow.imitation_pair(target, noise, time)
-        return F.mse_loss(self.velocity(x, time, self._state(observation), caches), goal)
-
     # --- weights ----------------------------------------------------------------------------
 
     def trainable(self, stage: str) -> list[tuple[str, nn.Parameter]]:
-        """Parameters of a stage: ``imitation`` (all but the value head), ``reinforcement`` (what
-        ``freeze_prefix`` leaves, value head included) or ``value`` (the value head)."""
+        """Parameters of a stage: ``imitation`` (all but the value head and the noise net),
+        ``reinforcement`` (what ``freeze_prefix`` leaves, and the value head) or ``value`` (that head)."""
         names = dict(self.named_parameters())
         if stage == "value":
             return [(name, p) for name, p in names.items() if name.startswith("value_head.")]
         if stage == "imitation":
-            return [(name, p) for name, p in names.items() if not name.startswith("value_head.")]
+            return [(n, p) for n, p in names.items() if not n.startswith(("value_head.", NOISE_NET))]
         if stage == "reinforcement":
             return [(name, p) for name, p in names.items() if not self._is_frozen(name)]
         raise ValueError(f"stage {stage!r} is not one of imitation, reinforcement, value")
@@ -329,24 +240,31 @@ class TinyNetwork(nn.Module):
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of all parameters and buffers by name."""
-        return {name: _numpy(tensor).copy() for name, tensor in self.state_dict().items()}
+        return {name: as_array(tensor).copy() for name, tensor in self.state_dict().items()}
 
     def load_arrays(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over ``arrays()`` of an equal network; copies, never aliases.
 
+        Weights without a noise net (of a supervised warm start, or of another method) leave the own one
+        as it is, and a noise net that this network has no use for is left out.
+
         Raises:
             UserError: names or shapes differ; nothing was copied.
         """
+        own = self.state_dict()
         given = {name: torch.from_numpy(np.asarray(array)) for name, array in weights.items()}
-        copy_into(self.state_dict(), given, "policy weights")
+        wanted, there = _noise_net(own), _noise_net(given)
+        if not wanted or not there:
+            given = {name: tensor for name, tensor in given.items() if name not in there} | wanted
+        copy_into(own, given, "policy weights")
 
 
-def _numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of ranks that share it
-    return whole.detach().cpu().numpy()
+def _noise_net(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(NOISE_NET)}
 
 
-def _own_sample_only(samples: int, tokens: int, like: Tensor) -> Tensor:
-    """[M·Q, M·Q]: 0 inside a flow sample, −inf between different ones."""
-    sample = torch.arange(samples, device=like.device).repeat_interleave(tokens)
-    return torch.where(sample[:, None] == sample[None], 0.0, float("-inf")).to(like.dtype)
+def as_array(tensor: Tensor) -> npt.NDArray[Any]:
+    """The numbers of a tensor; bfloat16, which numpy does not know, as float32. Ranks that share it must
+    all ask."""
+    tensor = whole(tensor).detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlvla3.errors import UserError
 
@@ -58,3 +58,9 @@ def copy_into(target: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
     with torch.no_grad():
         for name, tensor in target.items():
             tensor.copy_(given[name])
+
+
+def whole(tensor: Any) -> Tensor:
+    """A tensor with the parts that other ranks hold, where several share it; then all of them must ask."""
+    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found

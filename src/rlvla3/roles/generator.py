@@ -19,7 +19,9 @@ from rlvla3.messages import (
     Version,
     WeightsLoaded,
 )
+from rlvla3.policies import delivery
 from rlvla3.policies.api import NoiseKey, PolicyModel
+from rlvla3.policies.wrapping import base_of
 from rlvla3.roles.slab import Slab, stamp
 from rlvla3.usage import Usage
 
@@ -62,6 +64,8 @@ class GeneratorRole:
         self._pad_to = pad_to
         self._models: dict[Channel, PolicyModel] = {}
         self._versions: dict[Channel, Version] = {}
+        self._digests: dict[Channel, bytes] = {}
+        """Of what each channel's model is not sent: it never changes, so it is hashed once."""
         self._fields = {
             n.removeprefix("observation."): a for n, a in slab.items() if n.startswith("observation.")
         }
@@ -100,7 +104,14 @@ class GeneratorRole:
     def _serve(self, channel: Channel, version: Version, weights: Arrays) -> None:
         if channel not in self._models:
             self._models[channel] = self._build()
-        self._models[channel].load_arrays(weights)
+        model = self._models[channel]
+        weights, checksum = delivery.opened(weights)
+        model.load_arrays(weights)
+        if checksum:
+            if channel not in self._digests:
+                self._digests[channel] = delivery.digest(base_of(model))
+            what = f"version {version} for {channel}"
+            delivery.verify(model.arrays(), self._digests[channel], checksum, what)
         self._versions[channel] = version
         self._emit(WeightsLoaded(member=self._member, channel=channel, version=version))
 

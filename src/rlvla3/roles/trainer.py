@@ -1,13 +1,14 @@
 """The Trainer role: turns trajectories into updates, weights and checkpoints."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rlvla3.errors import UserError
-from rlvla3.learner.api import Learner
+from rlvla3.learner.api import HasBase, Learner
 from rlvla3.messages import (
     Channel,
     CheckpointSaved,
@@ -24,6 +25,8 @@ from rlvla3.messages import (
     Version,
     WeightsPublished,
 )
+from rlvla3.policies import delivery
+from rlvla3.policies.folding import fold
 from rlvla3.roles.slab import Slab
 from rlvla3.usage import Usage
 
@@ -137,7 +140,8 @@ class TrainerRole:
                 )
             weights = self.learner.weights(command.channel)
             _refuse_not_finite(weights, command.version)
-            self._weights.write(command.channel, command.buffer, command.version, weights)
+            sealed = delivery.sealed(weights, self._digest_of_base)
+            self._weights.write(command.channel, command.buffer, command.version, sealed)
             if command.channel == "evaluation":
                 self._pinned = (command.version, {n: a.copy() for n, a in weights.items()})
         self._emit(
@@ -157,7 +161,16 @@ class TrainerRole:
     def _save_best(self, command: SaveBest) -> None:
         if self._pinned is not None and self._pinned[0] == command.version:
             with self.usage("checkpoint"):
-                self._keeper.save_best(command.version, self._pinned[1], command.score)
+                whole = fold({**self._base(), **self._pinned[1]})
+                self._keeper.save_best(command.version, whole, command.score)
+
+    @cached_property
+    def _digest_of_base(self) -> bytes:
+        """Of what is not published, which never changes: hashed once."""
+        return delivery.digest(self._base())
+
+    def _base(self) -> Arrays:
+        return self.learner.base() if isinstance(self.learner, HasBase) else {}
 
 
 def _refuse_not_finite(weights: Arrays, version: Version) -> None:

@@ -12,6 +12,7 @@ from rlvla3.devices import resolve_device
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Version
+from rlvla3.policies.api import PolicyModel
 from rlvla3.roles.generator import GeneratorRole
 from rlvla3.roles.lane import Emit
 from rlvla3.roles.lane_slots import SlotPlan
@@ -73,15 +74,31 @@ def _generator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Ge
     device = _device(
         "generator.device", config.generator.device, config.policy.kind, config.generator.threads
     )
+    from rlvla3.learner.starting import starting_model
+
     initial = None
     if not part.training:
         from rlvla3.learner.checkpoint import load_policy
 
         loaded = load_policy(Path(part.weights), averaged=part.averaged)
         initial = (Version(loaded.version), dict(loaded.weights))
+
+    def build() -> PolicyModel:
+        # Where only what trains is published, the rest is what the Trainer began with.
+        partial = part.training and config.policy.publish == "trained"
+        model: PolicyModel = starting_model(
+            assembly.policy,
+            config.policy,
+            device,
+            config.seed,
+            use="serve" if part.training else "evaluate",
+            weights=config.weights if partial else "",
+        )
+        return model
+
     return GeneratorRole(
         member=part.member,
-        build=lambda: assembly.policy.build(device, config.seed),
+        build=build,
         weights=SharedWeights(part, assembly.settings.weight_buffers),
         slab=map_slab(part.slab, assembly.layout),
         seed=config.seed,
@@ -107,6 +124,7 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
             streaming=config.schedule.streams,
             recompute_values=config.trainer.bootstrap == "trainer",
             weights="" if part.resume else config.weights,
+            model=config.policy,
         )
         learner = learner_class(config.learner.kind).build(config.learner.options, context)
         if part.resume:
