@@ -84,6 +84,7 @@ def rollout(
         Trajectory(
             row=Row(row),
             episode=Episode(first + row),
+            group=first + row,
             start=Start(task=0, split="train", state=row),
             first_chunk=0,
             chunks=chunks,

@@ -106,7 +106,7 @@ def test_no_warning_where_nothing_is_wrong() -> None:
         (("evaluation.every_versions=7",), "evaluation.every_versions"),
         (("evaluation.videos=11",), "evaluation.videos"),
         (("checkpoint.every_versions=7",), "checkpoint.every_versions"),
-        (("starts.states=100",), "starts.states"),
+        (("tasks.states=100",), "tasks.states"),
     ],
 )
 def test_each_setting_without_effect_is_named_with_a_remedy(overrides: tuple[str, ...], field: str) -> None:

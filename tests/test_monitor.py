@@ -96,7 +96,7 @@ def test_every_version_has_its_figures(tmp_path: Path) -> None:
         assert all(math.isfinite(value) for value in row.values()), row
         assert 0 <= row["lag_mean"] <= row["lag_max"] <= 1
         assert all(0 <= row[f"busy/{role}"] <= 1 for role in ("simulator", "generator", "trainer"))
-        parts = ("in_flight", "queued", "in_update", "trained", "dropped")
+        parts = ("in_flight", "given_up", "in_group", "queued", "in_update", "trained", "dropped")
         assert row["accounting/started"] == sum(row[f"accounting/{part}"] for part in parts)
         assert row["train/trajectories"] == 8
         assert 0 < row["turn_ms"] <= row["turn_max_ms"]

@@ -73,7 +73,7 @@ def trainings(draw, **fixed):
         "checkpoint_every": draw(st.integers(0, 2)),
         "max_skipped": 1000,
         "step_limits": (0, 0, 0),
-        "task_weights": (1.0, 2.0, 1.0),
+        "tasks": w.tasks(1.0, 2.0, 1.0),
     }
     return w.training(**(values | fixed))
 

@@ -33,6 +33,9 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
         streaming=False,
         recompute_values=config.trainer.bootstrap == "trainer",
         weights="",
+        rank=0,
+        ranks=1,
+        store="",
     )
     learner = learner_class(config.learner.kind).build(config.learner.options, context)
     from rlvla3.learner import rejected

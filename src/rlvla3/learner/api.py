@@ -22,9 +22,12 @@ Slab = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one update did. ``skipped``: something was not finite, so nothing changed."""
+    """What one update did."""
 
     skipped: bool
+    """Whether nothing changed: something was not finite, or too far from the policy that acted."""
+    rejected: bool
+    """Whether it was skipped for something in its batch that is worth keeping, to ``replay`` it."""
     metrics: Mapping[str, float]
 
 

@@ -35,6 +35,12 @@ class LearnerContext:
     """Whether the learner computes bootstrap values itself."""
     weights: str
     """Run folder, checkpoint or export whose weights training starts from; empty: fresh ones."""
+    rank: int
+    """Which of the Trainer's members this is, from 0."""
+    ranks: int
+    """Members of the Trainer: each takes in its part of an update's trajectories, maybe none."""
+    store: str
+    """Empty file where the members find each other; empty for a single one."""
 
 
 class LearnerFactory(Protocol):

@@ -173,7 +173,7 @@ class Reinforcement:
             skipped = False
         metrics |= {"skipped_updates": float(self.skipped), "version": float(self.version)}
         self._forget()
-        return UpdateReport(skipped=skipped, metrics=metrics)
+        return UpdateReport(skipped=skipped, rejected=skipped, metrics=metrics)
 
     def _with_proximal(self, samples: Samples) -> Samples:
         """With the log-probs of chunks of earlier versions under the present one, where the algorithm asks
