@@ -1,10 +1,13 @@
 """Which start comes next."""
 
+import json
+
 import pytest
 import worlds as w
 
+from rlvla3.core.sampling import LAWS
 from rlvla3.core.starts import Starts
-from rlvla3.messages import Env, Start
+from rlvla3.messages import Env, Episode, Row, Start, Trajectory, Version
 
 ANY = Env(0)
 
@@ -49,15 +52,51 @@ def test_only_what_an_env_has_not_come_to_yet_is_kept():
 
 
 @pytest.mark.parametrize("fixed", [(), (Env(0), Env(1))])
-def test_a_restored_sequence_goes_on(fixed):
-    starts = Starts(w.tasks(1.0, 2.0), fixed)
+@pytest.mark.parametrize("sampling", sorted(LAWS))
+def test_a_restored_sequence_goes_on(fixed, sampling):
+    tasks = w.tasks(1.0, 2.0, sampling=sampling, order=(1, 0, 0))
+    starts = Starts(tasks, fixed)
     taken = take(starts, [0, 1, 0])
-    state = starts.snapshot([(Env(1), Start(task=1, split="train", state=0))])
-    resumed = Starts(w.tasks(1.0, 2.0), fixed)
+    starts.trained([ended(0, True), ended(0, True), ended(1, False)])
+    state = json.loads(json.dumps(starts.snapshot([(Env(1), Start(task=1, split="train", state=0))])))
+    resumed = Starts(tasks, fixed)
     resumed.restore(state)
     assert take(resumed, [1]) == [(1, 0)]
-    assert take(resumed, [0, 1, 0]) == take(starts, [0, 1, 0])
+    assert resumed.shares == starts.shares
+    assert take(resumed, [0, 1, 0] * 5) == take(starts, [0, 1, 0] * 5)
     assert taken != []
+
+
+def ended(task, success, end="terminated"):
+    return Trajectory(
+        row=Row(0),
+        episode=Episode(0),
+        group=0,
+        start=Start(task=task, split="train", state=0),
+        first_chunk=0,
+        chunks=1,
+        sub_steps=1,
+        end=end,
+        success=success,
+        total_reward=0.0,
+        oldest_version=Version(0),
+    )
+
+
+def test_the_end_of_an_episode_teaches_and_a_piece_of_it_does_not():
+    starts = Starts(w.tasks(1.0, 1.0, sampling="success_weighted"))
+    starts.trained([ended(0, False, "segment")] * 10)
+    assert starts.shares == (0.5, 0.5)
+    starts.trained([ended(0, False)] * 10)
+    assert starts.shares[0] < 0.5
+
+
+def test_another_law_than_the_checkpoints_begins_anew_and_states_go_on():
+    starts = Starts(w.tasks(1.0, 1.0))
+    take(starts, [0, 0, 0])
+    resumed = Starts(w.tasks(1.0, 1.0, sampling="list", order=(1, 0)))
+    resumed.restore(starts.snapshot([]))
+    assert take(resumed, [0, 0]) == [(1, 1), (0, 2)]
 
 
 def test_other_tasks_or_envs_than_in_the_checkpoint_are_refused():
