@@ -92,7 +92,8 @@ class Rules:
 
     def on_WeightsLoaded(self, now_s, event):  # noqa: N802
         self.loading.discard(event.member)
-        if event.member not in self.serving:
+        # It served nothing either while it lacked the weights of an evaluation.
+        if event.member not in self.serving or event.channel == "evaluation":
             self.serving_since[event.member] = now_s
         self.serving.add(event.member)
         if event.channel == "rollout":
