@@ -1,7 +1,6 @@
 """Groups: members of one start, trained whole and once, whatever happens to them."""
 
 import json
-from collections import Counter
 
 import engine_rules
 import pytest
@@ -83,6 +82,21 @@ def test_a_lost_member_runs_again_in_its_group_before_anything_new():
     unit, _ = books.finish(again)
     assert [t.episode for t in unit] == [1, 9]
     assert books.staleness.outstanding == 1
+
+
+def test_a_lost_member_goes_before_groups_that_were_begun_later():
+    books = Books(attempts=2)
+    first, _ = books.open()
+    books.groups.open(START, [Episode(7), Episode(8)], 0, Version(0))
+    books.groups.lost(first.unit, 0, Episode(9))
+    assert [books.groups.next().episode for _ in range(3)] == [9, 7, 8]
+
+
+def test_a_group_that_was_begun_is_begun_anew_after_a_resume():
+    books = Books(size=3)
+    first, *_ = books.open()
+    books.finish(first)
+    assert books.groups.unfinished([]) == [START]
 
 
 def test_a_group_whose_member_cannot_be_tried_any_more_is_given_up_and_gives_one_credit_back():
@@ -262,8 +276,9 @@ def test_a_resume_begins_unfinished_groups_anew_each_once():
     old = {e for _, e, _, _ in rules.starts}
     assert not {t.episode for t in rest.trained} & {t.episode for t in report.trained[: 8 * version]}
     assert min(new) >= min(old)
-    states = Counter(ts[0].start.state for ts in resumed.groups.values())
-    assert all(states[state] == 1 for _, _, state in again)
+    before = {t.group: t.start.state for t in report.trained[: 8 * version]}
+    states = [*before.values(), *(ts[0].start.state for ts in resumed.groups.values())]
+    assert sorted(states) == list(range(24)), "each start is trained once, whatever was under way"
     assert runtime.engine.statistics.trained == 48
 
 

@@ -66,6 +66,15 @@ def test_tasks_that_succeed_now_and_then_get_more_and_the_others_keep_a_floor():
     assert made.shares == pytest.approx((0.1 / 2.2, 0.1 / 2.2, 2 / 2.2))
 
 
+def test_what_a_task_had_by_its_former_share_is_not_taken_back():
+    made = law(w.tasks(1.0, 1.0, sampling="success_weighted", floor=0.1))
+    draws(made, 200)
+    for _ in range(10):
+        made.learn({0: (100, 50), 1: (100, 0)})
+    assert made.shares == pytest.approx((10 / 11, 1 / 11), rel=0.02)
+    assert Counter(draws(made, 22)) == {0: 20, 1: 2}
+
+
 def test_an_update_moves_the_estimate_by_all_its_episodes_at_once():
     """p = 1/2; three episodes, two successes: (1 - 0.95³) of the way to 2/3."""
     made = SuccessWeighted(w.tasks(1.0, 1.0, sampling="success_weighted"))
@@ -134,7 +143,9 @@ def test_what_is_trained_follows_the_law_whatever_the_speeds(sampling, max_lag, 
             episode_chunks=lambda task, episode, chunks=chunks: chunks[task],
             success=lambda task, episode: task == 1 and episode % 3 == 0,
         )
-        report, _, _ = engine_rules.run(world, w.costs(), workload)
+        report, _, runtime = engine_rules.run(world, w.costs(), workload)
+        if sampling == "success_weighted":
+            assert runtime.engine.flights.shares[1] > 0.55, "the other tasks never succeed"
         # With lag the law learns from what was trained by then, and that may depend on time.
         taken = 12 if max_lag or sampling != "success_weighted" else 1
         versions = [report.trained[i : i + 12 * taken] for i in range(0, 120, 12 * taken)]
