@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from rlvla3.algorithms.api import Groups, Needs
 from rlvla3.errors import UserError
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.emulated import EmulatedLearner, EmulatedLearnerSettings
@@ -110,22 +111,27 @@ def verify(trajectory: Trajectory, slab: Slab) -> None:
 
 
 class RecordingLearner(EmulatedLearner):
-    """Verifies what it is given; writes down what it trained."""
+    """Verifies what it is given; writes down what it trained.
 
-    def __init__(self, settings: RecordingSettings, *, streaming: bool) -> None:
+    Further members of the Trainer have files of their own, which end in their rank.
+    """
+
+    def __init__(self, settings: RecordingSettings, *, streaming: bool, rank: int = 0) -> None:
         super().__init__(settings, streaming=streaming)
-        self._file = Path(settings.file)
+        self._file = Path(f"{settings.file}-{rank}" if rank else settings.file)
         self._skip = settings.skip
-        self._attempt = 0
+        self._attempt = self._calls = 0
         self._taken: list[dict[str, Any]] = []
 
     def ingest(self, trajectories: Sequence[Trajectory], slab: Slab) -> None:
         """Verify and remember."""
+        self._calls += 1
         for trajectory in trajectories:
             verify(trajectory, slab)
             self._taken.append(
                 {
                     "episode": trajectory.episode,
+                    "group": trajectory.group,
                     "start": [trajectory.start.task, trajectory.start.state],
                     "split": trajectory.start.split,
                     "first_chunk": trajectory.first_chunk,
@@ -139,12 +145,15 @@ class RecordingLearner(EmulatedLearner):
         """Append a line for this update."""
         self._attempt += 1
         taken, self._taken = self._taken, []
+        calls, self._calls = self._calls, 0
         if self._attempt in self._skip:
             return self.skip()
         report = super().update()
-        line = json.dumps({"version": self.version, "s": time.monotonic(), "trained": taken}) + "\n"
+        line = json.dumps(
+            {"version": self.version, "s": time.monotonic(), "micro_batches": calls, "trained": taken}
+        )
         with self._file.open("a") as file:
-            file.write(line)
+            file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
         return report
@@ -153,7 +162,7 @@ class RecordingLearner(EmulatedLearner):
         """Forget what was taken in."""
         self._taken = []
         self._samples = self._trajectories = 0
-        return UpdateReport(skipped=True, metrics={})
+        return UpdateReport(skipped=True, rejected=True, metrics={})
 
 
 class Recording:
@@ -164,7 +173,62 @@ class Recording:
     @staticmethod
     def build(settings: Any, context: LearnerContext) -> RecordingLearner:
         """Build it."""
-        return RecordingLearner(settings, streaming=context.streaming)
+        return RecordingLearner(settings, streaming=context.streaming, rank=context.rank)
+
+
+class GroupedSettings(Settings):
+    """Settings of ``Grouped``."""
+
+    size: int = 2
+    """G."""
+    replacements: int = 0
+    """Groups of a version that are replaced."""
+
+
+class Grouped:
+    """An algorithm that wants groups, for learners that learn nothing: kind ``echo:Grouped``."""
+
+    Settings: ClassVar[type[Settings]] = GroupedSettings
+
+    def __init__(self, settings: GroupedSettings) -> None:
+        self.needs = Needs(groups=Groups(size=settings.size, replacements=settings.replacements))
+
+    def estimates(self, rollouts: Any) -> Any:
+        """Never asked."""
+        raise AssertionError
+
+    def loss(self, inputs: Any, *, value_only: bool) -> Any:
+        """Never asked."""
+        raise AssertionError
+
+
+class Meeting(RecordingLearner):
+    """Its members tell each other their ranks through their store; an update waits for all of them."""
+
+    def __init__(self, settings: RecordingSettings, context: LearnerContext) -> None:
+        super().__init__(settings, streaming=context.streaming, rank=context.rank)
+        self._store, self._rank, self._ranks = Path(context.store), context.rank, context.ranks
+
+    def update(self) -> UpdateReport:
+        """Write, then wait for the others: commands that some members do not get would hang here."""
+        line = f"{self.version} {self._rank}\n"
+        with self._store.open("a") as file:
+            file.write(line)
+        wanted = {f"{self.version} {rank}" for rank in range(self._ranks)}
+        while not wanted <= set(self._store.read_text().splitlines()):
+            time.sleep(0.001)
+        return super().update()
+
+
+class MeetingFactory:
+    """Factory of ``Meeting``: kind ``echo:MeetingFactory``."""
+
+    Settings: ClassVar[type[Settings]] = RecordingSettings
+
+    @staticmethod
+    def build(settings: Any, context: LearnerContext) -> Meeting:
+        """Build it."""
+        return Meeting(settings, context)
 
 
 class StuckLearner(EmulatedLearner):

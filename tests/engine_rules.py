@@ -46,6 +46,14 @@ class Rules:
         self.updates: list[tuple[int, ...]] = []
         """Episodes of each update that was handed to the Trainer."""
         self.update: list[int] = []
+        self.groups: dict[int, list] = {}
+        """Trajectories of each group that was handed to the Trainer."""
+        self.told: dict[str, list[tuple]] = {t: [] for t in topology.trainers}
+        """What each Trainer member was told since the last event, without its name and its trajectories."""
+        self.reports = 0
+        """Ends of the present update that Trainer members reported."""
+        self.start_of: dict[int, object] = {}
+        """Start of each training episode."""
         self.loaded: dict[str, int] = {}
 
     # --- events first, then the commands they led to -----------------------------------------
@@ -59,6 +67,7 @@ class Rules:
         self.take_event(now_s, event)
         for command in commands:
             self.take_command(now_s, command)
+        self.check_trainers()
         self.check_accounting()
 
     def take_event(self, now_s, event):
@@ -83,7 +92,8 @@ class Rules:
 
     def on_WeightsLoaded(self, now_s, event):  # noqa: N802
         self.loading.discard(event.member)
-        if event.member not in self.serving:
+        # It served nothing either while it lacked the weights of an evaluation.
+        if event.member not in self.serving or event.channel == "evaluation":
             self.serving_since[event.member] = now_s
         self.serving.add(event.member)
         if event.channel == "rollout":
@@ -91,8 +101,10 @@ class Rules:
             self.loaded[event.member] = event.version
 
     def on_UpdateDone(self, now_s, event):  # noqa: N802
-        self.updates.append(tuple(self.update))
-        self.update = []
+        self.reports += 1
+        if self.reports == len(self.told):
+            self.updates.append(tuple(self.update))
+            self.update, self.reports = [], 0
 
     def on_StopRequested(self, now_s, event):  # noqa: N802
         self.ending = True
@@ -129,13 +141,34 @@ class Rules:
         self.loading.add(command.member)
 
     def do_TrainMicroBatch(self, now_s, command):  # noqa: N802
-        assert 1 <= len(command.trajectories) <= self.training.micro_batch
+        first = command.member == next(iter(self.told))
+        assert first <= len(command.trajectories) <= self.training.micro_batch
+        self.told[command.member].append(("micro-batch", command.update))
+        groups = defaultdict(list)
         for trajectory in command.trajectories:
             self.update.append(trajectory.episode)
             assert trajectory.oldest_version == self.oldest[trajectory.row]
+            groups[trajectory.group].append(trajectory)
+        for number, members in groups.items():
+            self.check_group(number, members)
+
+    def check_group(self, number, members):
+        """Groups are trained whole and once, and their members are different episodes of one start."""
+        assert number not in self.groups
+        self.groups[number] = members
+        assert len(members) == self.training.group_size
+        assert len({t.episode for t in members}) == len(members)
+        assert {t.start for t in members} == {self.start_of[members[0].episode]}
 
     def do_FinishUpdate(self, now_s, command):  # noqa: N802
         assert len(self.update) == self.training.batch
+        self.told[command.member].append(("finish", command.update))
+
+    def do_PublishWeights(self, now_s, command):  # noqa: N802
+        self.told[command.member].append(("publish", command.channel, command.version, command.buffer))
+
+    def do_SaveCheckpoint(self, now_s, command):  # noqa: N802
+        self.told[command.member].append(("save", command.version, command.engine_state))
 
     def do_RunInference(self, now_s, command):  # noqa: N802
         keys = {}
@@ -185,6 +218,7 @@ class Rules:
             self.oldest.pop(credit.row, None)
             self.starts.append((credit.env, credit.episode, credit.first_chunk, credit.channel))
             if credit.channel == "rollout":
+                assert self.start_of.setdefault(credit.episode, credit.start) == credit.start
                 self.started_at.append((now_s, credit.episode))
 
     def do_ReportEvaluation(self, now_s, command):  # noqa: N802
@@ -230,10 +264,19 @@ class Rules:
         pinned = self.settings.topology.generators[index] == generator
         return pinned and self.serving_since[generator] <= arrival_s
 
+    def check_trainers(self):
+        """After each event all Trainer members have been told the same, in the same order."""
+        first, *others = self.told.values() or ([],)
+        for told in others:
+            assert told == first
+            told.clear()
+        first.clear()
+
     def check_accounting(self):
         books = self.engine.accounting()
         assert books["started"] == sum(n for name, n in books.items() if name != "started"), books
-        outstanding = books["started"] - books["trained"] - books["dropped"]
+        # A group that was given up has given its credit back, though members of it may still fly.
+        outstanding = books["started"] - books["trained"] - books["dropped"] - books["given_up"]
         assert outstanding <= self.training.batch * (self.training.max_lag + 1), books
         assert min(books.values()) >= 0, books
 
@@ -248,6 +291,7 @@ def run(settings, costs, workload, **options) -> tuple[Report, Rules, VirtualRun
     assert not rules.unanswered, f"never answered: {rules.unanswered}"
     training = settings.training
     assert all(0 <= lag <= training.max_lag for lag in report.lags), report.lags
+    assert training.group_size * len(rules.groups) == len(report.trained)
     keys = [(t.episode, t.first_chunk) for t in report.trained]
     assert len(keys) == len(set(keys))
     return report, rules, runtime
@@ -255,5 +299,10 @@ def run(settings, costs, workload, **options) -> tuple[Report, Rules, VirtualRun
 
 def resume(report, settings, costs, workload, **options):
     """Continue from the last checkpoint of a report."""
-    _, state = report.checkpoints[-1]
+    return resume_from(report, -1, settings, costs, workload, **options)
+
+
+def resume_from(report, index, settings, costs, workload, **options):
+    """Continue from a checkpoint of a report."""
+    _, state = report.checkpoints[index]
     return run(settings, costs, workload, state=json.loads(state), **options)

@@ -51,6 +51,21 @@ def test_numbers_of_the_schedule_benchmark() -> None:
     assert {name: found[name] for name in wanted} == wanted
 
 
+def test_numbers_of_several_trainers() -> None:
+    overrides = ("trainer.members=3", "trainer.micro_batch=50", "algorithm.kind=echo:Grouped")
+    whole = ("trainer.trajectory=episode", "trainer.chunks=10")
+    found = {row.name: row for row in derived(assembly(*overrides, *whole))}
+    assert found["trainers"].value == 3
+    assert found["trainers"].note == "ranks that share the 80 groups of 2 of a version"
+    # 80 groups in rounds of 3 x 25: 75, then 5 groups for three members.
+    assert found["micro_batches_per_version"].value == 2
+    assert "the last of 2 or 4" in found["micro_batches_per_version"].note
+    alone = {row.name: row for row in derived(assembly())}
+    assert alone["trainers"].note == "takes all 160 trajectories of a version"
+    process_mib = 60
+    assert found["memory"].value - alone["memory"].value > 2 * process_mib - 1
+
+
 def test_numbers_of_episodes_and_evaluation() -> None:
     found = {
         row.name: row
@@ -130,7 +145,12 @@ def test_no_warning_where_nothing_is_wrong() -> None:
         (("evaluation.every_versions=7",), "evaluation.every_versions"),
         (("evaluation.videos=11",), "evaluation.videos"),
         (("checkpoint.every_versions=7",), "checkpoint.every_versions"),
-        (("starts.states=100",), "starts.states"),
+        (("tasks.states=100",), "tasks.states"),
+        (("tasks.list=[delay]",), "tasks.list"),
+        (("tasks.sampling=list", "tasks.list=[delay]", "tasks.weights=[2]"), "tasks.weights"),
+        (("tasks.floor=0.2",), "tasks.floor"),
+        (("trainer.members=161",), "trainer.members"),
+        (("trainer.members=2", "schedule.streaming=true"), "trainer.micro_batch"),
     ],
 )
 def test_each_setting_without_effect_is_named_with_a_remedy(overrides: tuple[str, ...], field: str) -> None:

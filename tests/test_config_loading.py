@@ -308,6 +308,16 @@ def test_renamed_key_names_the_new_one(recipes: Path) -> None:
     assert str(caught.value) == f"{file}:1: trainer.learning_rate: it is now 'trainer.lr'; rename it"
 
 
+def test_keys_of_a_group_that_was_renamed_name_the_new_ones(recipes: Path) -> None:
+    file = write(recipes, "a", "former:\n  rate: 1\n  rat: 2\n")
+    with pytest.raises(UserError) as caught:
+        load(Tree, "a", (), recipes, {"former.rate": "trainer.lr"})
+    assert str(caught.value).splitlines() == [
+        f"{file}:2: former.rate: it is now 'trainer.lr'; rename it",
+        f"{file}:3: former.rat: unknown key; did you mean 'rate'?",
+    ]
+
+
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     st.sampled_from(

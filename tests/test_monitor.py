@@ -96,7 +96,7 @@ def test_every_version_has_its_figures(tmp_path: Path) -> None:
         assert all(math.isfinite(value) for value in row.values()), row
         assert 0 <= row["lag_mean"] <= row["lag_max"] <= 1
         assert all(0 <= row[f"busy/{role}"] <= 1 for role in ("simulator", "generator", "trainer"))
-        parts = ("in_flight", "queued", "in_update", "trained", "dropped")
+        parts = ("in_flight", "given_up", "in_group", "queued", "in_update", "trained", "dropped")
         assert row["accounting/started"] == sum(row[f"accounting/{part}"] for part in parts)
         assert row["train/trajectories"] == 8
         assert 0 < row["turn_ms"] <= row["turn_max_ms"]
@@ -107,6 +107,28 @@ def test_every_version_has_its_figures(tmp_path: Path) -> None:
     assert "simulator-1 was lost: killed by SIGKILL" in text.getvalue()
     assert "version 4: success_rate 0.0% [" in text.getvalue()
     assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 6
+
+
+@pytest.mark.live
+def test_shares_of_tasks_and_groups_of_each_version(tmp_path: Path) -> None:
+    """Two tasks in turn, in groups of two that nothing tells apart: one of each version is replaced."""
+    changes = {
+        "simulator": {"options": {"mean_ms": [1, 4], "step_limits": [12, 6]}},
+        "tasks": {"weights": [1, 3]},
+        "algorithm": {"kind": "echo:Grouped", "options": {"size": 2, "replacements": 1}},
+        "schedule": {"mode": "as"},
+        "trainer": {"batch": 16, "updates": 3},
+    }
+    run = Watched(tmp_path, values(changes), Display(Console(file=io.StringIO()), every_s=0.0))
+    run.go().trained(3)
+    first, second = run.engine.settings.training.tasks.weights, run.monitor._assembly.spec.tasks
+    assert (first, len(second)) == ((1, 3), 2)
+    for row in run.monitor.history:
+        assert (row["groups/equal"], row["groups/replaced"]) == (9, 1)
+        assert [row[f"started_share/{task}"] for task in second] == [0.25, 0.75]
+        shares = [row[f"trained_share/{task}"] for task in second]
+        assert sum(shares) == pytest.approx(1)
+        assert shares[0] == pytest.approx(0.25, abs=2 / 8)
 
 
 class Gone(io.StringIO):

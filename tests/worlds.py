@@ -8,6 +8,7 @@ from rlvla3.core.settings import (
     EvaluationStart,
     HealthSettings,
     SlotSettings,
+    TaskSettings,
     Topology,
     TrainingSettings,
 )
@@ -62,6 +63,18 @@ def batching(**changes) -> BatchingSettings:
     return BatchingSettings(**(values | changes))
 
 
+def tasks(*weights, **changes) -> TaskSettings:
+    values = {
+        "sampling": "round_robin",
+        "weights": weights or (1.0,),
+        "order": (),
+        "floor": 0.1,
+        "seed": 0,
+        "states": 0,
+    }
+    return TaskSettings(**(values | changes))
+
+
 def training(**changes) -> TrainingSettings:
     values = {
         "batch": 8,
@@ -74,8 +87,11 @@ def training(**changes) -> TrainingSettings:
         "quota": 0,
         "max_skipped": 3,
         "step_limits": (0,),
-        "task_weights": (1.0,),
-        "states": 0,
+        "tasks": tasks(),
+        "group_size": 1,
+        "group_score": "success",
+        "group_replacements": 0,
+        "ordered": False,
     }
     return TrainingSettings(**(values | changes))
 
@@ -135,6 +151,7 @@ def workload(**changes) -> Workload:
         "chunk": 1,
         "max_chunks": 10,
         "episode_chunks": lambda task, episode: 10**9,
+        "success": lambda task, episode: True,
         "lanes": 32,
         "streaming": False,
     }

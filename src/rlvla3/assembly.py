@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from rlvla3.algorithms.api import Algorithm, Needs
+from rlvla3.algorithms.api import Algorithm, Groups, Needs
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
+from rlvla3.config_training import check_groups, task_settings
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
@@ -39,6 +40,13 @@ class Part:
 
     role: Literal["simulator", "generator", "trainer"]
     member: Member
+    rank: int
+    """Which of the Trainer's members it is, from 0; the first one writes and reports. 0 in other roles."""
+    ranks: int
+    """Members of the Trainer; 1 in other roles."""
+    store: str
+    """Empty file, new at each start of the runtime, where several members of the Trainer find each other;
+    else no name at all."""
     config: str
     """The resolved configuration as JSON."""
     training: bool
@@ -161,6 +169,7 @@ class Assembly:
     def topology(self) -> Topology:
         """Members and slots, numbered Simulator by Simulator, batch by batch."""
         config, env = self.config.simulator, 0
+        trainers = self.config.trainer.members if self.training else 0
         slots: list[SlotSettings] = []
         simulators = tuple(Member(f"simulator-{i}") for i in range(config.members))
         for member in simulators:
@@ -172,26 +181,30 @@ class Assembly:
         return Topology(
             simulators=simulators,
             generators=tuple(Member(f"generator-{i}") for i in range(self.config.generator.members)),
-            trainers=(Member("trainer-0"),) if self.training else (),
+            trainers=tuple(Member(f"trainer-{i}") for i in range(trainers)),
             slots=tuple(slots),
         )
 
     @cached_property
     def settings(self) -> EngineSettings:
         """The engine's settings."""
-        config = self.config
-        evaluation = self._evaluation()
-        envs = config.simulator.total_envs
-        evaluating = evaluation.max_envs if evaluation.starts else 0
-        training = config.trainer.batch * (config.schedule.lag + 1) + envs if self.training else 0
         return EngineSettings(
             topology=self.topology,
             batching=self._batching(),
             training=self._training(),
-            evaluation=evaluation,
-            health=HealthSettings(**config.health.model_dump()),
-            rows=training + evaluating,
+            evaluation=self._evaluation,
+            health=HealthSettings(**self.config.health.model_dump()),
+            rows=self.rows,
         )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the trajectory slab."""
+        config, evaluation = self.config, self._evaluation
+        evaluating = evaluation.max_envs if evaluation.starts else 0
+        if not self.training:
+            return evaluating
+        return config.trainer.batch * (config.schedule.lag + 1) + config.simulator.total_envs + evaluating
 
     def _batching(self) -> BatchingSettings:
         generator = self.config.generator
@@ -218,13 +231,10 @@ class Assembly:
 
     def _training(self) -> TrainingSettings:
         config, trainer = self.config, self.config.trainer
-        weights = config.starts.weights or (1.0,) * len(self.spec.tasks)
-        if len(weights) != len(self.spec.tasks) or min(weights) < 0 or sum(weights) <= 0:
-            raise UserError(
-                f"starts.weights must be {len(self.spec.tasks)} numbers >= 0, one for each task, "
-                f"not all 0; got {list(weights)}"
-            )
-        segments = config.schedule.deterministic and trainer.trajectory == "segment"
+        groups = self.groups
+        check_groups(config, groups)
+        deterministic = config.schedule.deterministic
+        segments = deterministic and trainer.trajectory == "segment"
         return TrainingSettings(
             batch=trainer.batch,
             max_lag=config.schedule.lag,
@@ -236,10 +246,20 @@ class Assembly:
             quota=trainer.batch // config.simulator.total_envs if segments else 0,
             max_skipped=trainer.max_skipped,
             step_limits=self.spec.step_limits,
-            task_weights=weights,
-            states=config.starts.states,
+            tasks=task_settings(config, self.spec.tasks),
+            group_size=groups.size,
+            group_score=groups.score,
+            group_replacements=groups.replacements,
+            # Which gradients are added first, and by whom, would otherwise depend on the order of arrival.
+            ordered=deterministic and (config.schedule.streams or trainer.members > 1),
         )
 
+    @property
+    def groups(self) -> Groups:
+        """What the algorithm asks for; groups of one where it asks for none."""
+        return self.algorithm.needs.groups or Groups(size=1)
+
+    @cached_property
     def _evaluation(self) -> EvaluationSettings:
         config, envs = self.config.evaluation, self.config.simulator.total_envs
         wanted = not self.training or config.every_versions or config.at_start
@@ -266,6 +286,11 @@ class Assembly:
             max_envs=min(most, envs),
         )
 
+    @property
+    def units(self) -> int:
+        """Groups of one version; trajectories where there are no groups."""
+        return self.config.trainer.batch // self.groups.size
+
     def _evaluation_limits(self) -> tuple[int, ...]:
         """Step limit of each task's evaluation episodes; 0: the simulator's own.
 
@@ -290,7 +315,7 @@ class Assembly:
         with guarded("policy.kind", self.config.policy.kind):
             record: tuple[FieldSpec, ...] = self.policy.record_spec
         return SlabLayout.make(
-            rows=self.settings.rows,
+            rows=self.rows,
             chunks=self.chunks,
             chunk=self.config.simulator.chunk,
             observation=self.spec.observation,

@@ -177,14 +177,17 @@ class GeneratorConfig(Settings):
 class TrainerConfig(Settings):
     """What makes a version."""
 
+    members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
+    """Trainer processes (ranks) that share the trajectories of an update."""
     device: Device = "auto"
-    """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one."""
+    """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one. With ``auto`` or ``cuda`` each
+    member has a card of its own while there are enough."""
     threads: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
-    """Torch threads; more than one oversubscribes a small machine."""
+    """Torch threads of each process; more than one oversubscribes a small machine."""
     batch: int = Field(default=16, ge=1, le=MOST_ENVS)
     """B: trajectories of one version."""
     micro_batch: int = Field(default=4, ge=1)
-    """Trajectories handed to the Trainer together, as they finish."""
+    """Trajectories handed to a Trainer process together, as they finish."""
     trajectory: Literal["episode", "segment"] = "episode"
     """What the Trainer consumes: whole episodes, or segments of ``chunks`` chunks of them."""
     chunks: int = Field(default=0, ge=0, le=MOST_ENVS)
@@ -194,7 +197,8 @@ class TrainerConfig(Settings):
     bootstrap: Literal["generator", "trainer"] = "generator"
     """Who computes the value of a truncated trajectory's last observation."""
     max_skipped: int = Field(default=3, ge=1)
-    """Updates in a row that may be skipped (not finite) before the run stops."""
+    """Updates in a row that may be skipped (not finite, or too far from the policy that acted) before the
+    run stops."""
 
 
 class ComponentConfig(Settings):
@@ -297,13 +301,20 @@ class ScheduleConfig(Settings):
         return self
 
 
-class StartsConfig(Settings):
-    """Which episodes are run."""
+class TasksConfig(Settings):
+    """Which tasks the training episodes are of, and where they start."""
 
+    sampling: Literal["round_robin", "uniform", "success_weighted", "list"] = "round_robin"
+    """Whose turn it is. round_robin: each task as close to its weight as whole numbers allow. uniform: at
+    random by weight. success_weighted: more of what succeeds now and then. list: ``list``, in its order."""
     weights: tuple[float, ...] = ()
-    """Share of each task among the started episodes; empty: equal."""
+    """Share of each task among the starts; empty: equal. Success_weighted changes it by what it learns."""
+    list: tuple[str, ...] = ()
+    """Names of tasks, for ``sampling: list``: taken one after the other, again and again."""
+    floor: float = Field(default=0.1, gt=0, le=1)
+    """Least part of its weight that a task keeps with ``sampling: success_weighted``, solved or hopeless."""
     states: int = Field(default=0, ge=0)
-    """Training states of each task, used cyclically; 0: a new one for each episode."""
+    """Training states of each task, used cyclically; 0: a new one for each start."""
 
 
 class EvaluationConfig(Settings):

@@ -19,6 +19,15 @@ def resolve_device(setting: str, device: str) -> str:
     return device
 
 
+def card_of(device: str, rank: int) -> str:
+    """The card of the Trainer's member number ``rank``: they take turns where there are fewer cards."""
+    if device != "cuda":
+        return device
+    import torch
+
+    return f"cuda:{rank % torch.cuda.device_count()}"
+
+
 def missing_device(device: str) -> str:
     """Why torch cannot use a device on this machine; empty if it can."""
     import torch

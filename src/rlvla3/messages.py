@@ -89,7 +89,8 @@ class Trajectory(Record, frozen=True, kw_only=True):
     row: Row
     episode: Episode
     group: int
-    """Trajectories of one group share their start and are trained together."""
+    """Which trajectories of an update share their start; a number of its own where there are no groups,
+    -1 in an evaluation."""
     start: Start
     first_chunk: int
     chunks: int
@@ -175,14 +176,14 @@ class WeightsLoaded(Record, frozen=True, kw_only=True):
 
 
 class MicroBatchDone(Record, frozen=True, kw_only=True):
-    """The Trainer took in a micro-batch (with streaming: its gradient too)."""
+    """A Trainer member took in a micro-batch (with streaming: its gradient too)."""
 
     member: Member
     update: int
 
 
 class UpdateDone(Record, frozen=True, kw_only=True):
-    """The Trainer finished an update. ``skipped``: it was not finite and nothing changed."""
+    """A Trainer member finished an update. ``skipped``: nothing changed; all members say the same."""
 
     member: Member
     update: int
@@ -190,7 +191,7 @@ class UpdateDone(Record, frozen=True, kw_only=True):
 
 
 class WeightsPublished(Record, frozen=True, kw_only=True):
-    """A version's weights are complete in a buffer."""
+    """A version's weights are complete in a buffer; told by the first Trainer member."""
 
     member: Member
     channel: Channel
@@ -199,7 +200,7 @@ class WeightsPublished(Record, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Record, frozen=True, kw_only=True):
-    """A checkpoint is complete on disk."""
+    """A checkpoint is complete on disk; told by the first Trainer member."""
 
     member: Member
     version: Version
@@ -273,7 +274,8 @@ class LoadWeights(Record, frozen=True, kw_only=True):
 
 
 class TrainMicroBatch(Record, frozen=True, kw_only=True):
-    """Take in these trajectories for ``update``."""
+    """Take in these trajectories for ``update``; every Trainer member gets equally many of these commands,
+    some without trajectories."""
 
     member: Member
     update: int
@@ -281,14 +283,15 @@ class TrainMicroBatch(Record, frozen=True, kw_only=True):
 
 
 class FinishUpdate(Record, frozen=True, kw_only=True):
-    """All trajectories of ``update`` were sent: run the remaining epochs."""
+    """All trajectories of ``update`` were sent: run the remaining epochs. Goes to every Trainer member."""
 
     member: Member
     update: int
 
 
 class PublishWeights(Record, frozen=True, kw_only=True):
-    """Write the weights of ``version`` into ``buffer`` of ``channel``."""
+    """Write the weights of ``version`` into ``buffer`` of ``channel``. Goes to every Trainer member, since
+    gathering weights may need all of them; the first one writes."""
 
     member: Member
     channel: Channel
@@ -297,7 +300,8 @@ class PublishWeights(Record, frozen=True, kw_only=True):
 
 
 class SaveCheckpoint(Record, frozen=True, kw_only=True):
-    """Write everything needed to resume; ``engine_state`` is the engine's own part as JSON."""
+    """Write everything needed to resume; ``engine_state`` is the engine's own part as JSON. Goes to every
+    Trainer member; the first one writes."""
 
     member: Member
     version: Version

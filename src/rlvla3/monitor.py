@@ -145,6 +145,7 @@ class Monitor:
         self._before = Statistics()
         self._first_version = Version(0)
         self._update: dict[str, float] = {}
+        self._attempt = 0
         self._progress_due_s = 0.0
         self._best = best
         self._evaluated = [0, 0]
@@ -177,7 +178,9 @@ class Monitor:
                 self._first_version = engine.intake.version
                 self.usages.mark()
                 self.on_ready()
-        elif isinstance(event, UpdateDone):
+        elif isinstance(event, UpdateDone) and engine.intake.attempt != self._attempt:
+            # The last of the Trainer's members ended it.
+            self._attempt = engine.intake.attempt
             self._log(engine, now_s)
         elif isinstance(event, TrajectoryReady) and not self._assembly.training:
             self._evaluated[0] += event.success
@@ -264,6 +267,8 @@ class Monitor:
             "members_replaced": float(sum(now.replaced.values())),
             "requests_cancelled": float(now.cancelled),
             **{f"accounting/{name}": float(n) for name, n in engine.accounting().items()},
+            **self._shares(engine),
+            **self._groups(now),
             **self._loads(now_s),
             **self._update,
         }
@@ -273,6 +278,24 @@ class Monitor:
         self._record(engine.intake.version, values, now_s)
         self._before = _copy(now)
         self._window_s = now_s
+
+    def _shares(self, engine: Engine) -> dict[str, float]:
+        """Of each task: its part of the episodes trained since the start, and of the starts to come."""
+        trained = engine.statistics.trained_episodes
+        values = {}
+        for task, name in enumerate(self._assembly.spec.tasks):
+            values[f"trained_share/{name}"] = _ratio(trained[task], sum(trained))
+            values[f"started_share/{name}"] = engine.flights.shares[task]
+        return values
+
+    def _groups(self, now: Statistics) -> dict[str, float]:
+        """Groups of this version whose scores were all equal, and those of them that were replaced."""
+        if self._assembly.groups.size == 1:
+            return {}
+        return {
+            "groups/equal": float(now.equal_groups - self._before.equal_groups),
+            "groups/replaced": float(now.replaced_groups - self._before.replaced_groups),
+        }
 
     def _record(self, version: Version, values: Mapping[str, float], now_s: float) -> None:
         """Log, and show a sink that fails; the run goes on without it."""

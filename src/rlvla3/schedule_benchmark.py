@@ -16,6 +16,7 @@ from rlvla3.core.settings import (
     EvaluationSettings,
     HealthSettings,
     SlotSettings,
+    TaskSettings,
     Topology,
     TrainingSettings,
 )
@@ -90,6 +91,7 @@ def schedule_settings(mode: Mode, *, updates: int = 12) -> Schedule:
         chunk=1,
         max_chunks=CHUNKS,
         episode_chunks=_endless,
+        success=lambda task, episode: True,
         lanes=ENVS // SIMULATORS,
         streaming=False,
     )
@@ -141,6 +143,9 @@ def _training(max_lag: int, updates: int) -> TrainingSettings:
         quota=0,
         max_skipped=3,
         step_limits=(0,),
-        task_weights=(1.0,),
-        states=0,
+        tasks=TaskSettings(sampling="round_robin", weights=(1.0,), order=(), floor=0.1, seed=0, states=0),
+        group_size=1,
+        group_score="success",
+        group_replacements=0,
+        ordered=False,
     )

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlvla3.core.batcher import ORDERS
+from rlvla3.core.sampling import LAWS
 from rlvla3.core.settings import SlotSettings, Topology
 from rlvla3.messages import Env, Member, Slot
 from rlvla3.runtime.virtual import Fault
@@ -42,7 +43,7 @@ def topologies(draw, simulators=3, generators=3):
     return Topology(
         simulators=tuple(names),
         generators=tuple(Member(f"generator-{i}") for i in range(draw(st.integers(1, generators)))),
-        trainers=(Member("trainer-0"),),
+        trainers=tuple(Member(f"trainer-{i}") for i in range(draw(st.integers(1, 3)))),
         slots=tuple(slots),
     )
 
@@ -62,18 +63,34 @@ def batchings(draw, topology):
 
 
 @st.composite
+def tasks(draw):
+    return w.tasks(
+        *(1.0, 2.0, 1.0),
+        sampling=draw(st.sampled_from(sorted(LAWS))),
+        order=tuple(draw(st.lists(st.integers(0, 2), min_size=1, max_size=4))),
+        floor=draw(st.sampled_from([0.05, 1.0])),
+        seed=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
 def trainings(draw, **fixed):
+    size = draw(st.integers(1, 3))
     values = {
-        "batch": draw(st.integers(1, 6)),
+        "batch": size * draw(st.integers(1, 6)),
+        "group_size": size,
+        "group_score": draw(st.sampled_from(["success", "return"])),
+        "group_replacements": draw(st.integers(0, 2)),
+        "ordered": draw(st.booleans()),
         "max_lag": draw(st.integers(0, 3)),
         "on_stale": draw(st.sampled_from(["wait", "drop"])),
-        "micro_batch": draw(st.integers(1, 6)),
+        "micro_batch": size * draw(st.integers(1, 6)),
         "updates": draw(st.integers(1, 12)),
         "bootstrap": draw(st.sampled_from(["generator", "trainer"])),
         "checkpoint_every": draw(st.integers(0, 2)),
         "max_skipped": 1000,
         "step_limits": (0, 0, 0),
-        "task_weights": (1.0, 2.0, 1.0),
+        "tasks": draw(tasks()),
     }
     return w.training(**(values | fixed))
 
@@ -90,12 +107,22 @@ LENGTHS = {
 }
 
 
+SUCCESSES = {
+    "always": lambda task, episode: True,
+    "never": lambda task, episode: False,
+    "tasks": lambda task, episode: task == 0 or episode % 3 == task,
+    "odd": lambda task, episode: episode % 2 == 1,
+}
+
+
 @st.composite
-def workloads(draw):
+def workloads(draw, whole):
+    """``whole``: trajectories are episodes."""
     return w.workload(
         chunk=draw(st.integers(1, 2)),
-        max_chunks=draw(st.sampled_from([3, 7, 10**6])),
+        max_chunks=10**6 if whole else draw(st.sampled_from([3, 7, 10**6])),
         episode_chunks=LENGTHS[draw(st.sampled_from(sorted(LENGTHS)))],
+        success=SUCCESSES[draw(st.sampled_from(sorted(SUCCESSES)))],
         lanes=draw(st.integers(1, 3)),
         streaming=draw(st.booleans()),
     )
@@ -143,14 +170,13 @@ def runs(draw, kinds=("crash", "hang", "stuck", "skip_update"), evaluate=False, 
         startup_timeout_s=4.0,
         step_timeout_s=3.0,
         inference_timeout_s=3.0,
-        start_attempts=1000,
+        start_attempts=draw(st.sampled_from([1, 2, 1000])),
     )
+    train = draw(trainings(**training))
     return {
-        "settings": w.settings(
-            topology, draw(batchings(topology)), draw(trainings(**training)), evaluation, watch
-        ),
+        "settings": w.settings(topology, draw(batchings(topology)), train, evaluation, watch),
         "costs": draw(costs()),
-        "workload": draw(workloads()),
+        "workload": draw(workloads(whole=train.group_size > 1)),
         "seed": draw(st.integers(0, 3)),
         "faults": draw(faults(topology, kinds)) if kinds else (),
         "start_s": draw(st.sampled_from([0.0, 0.7])),

@@ -15,6 +15,7 @@ def trajectory(row, version):
         row=Row(row),
         group=0,
         episode=Episode(row),
+        group=row,
         start=Start(task=0, split="train", state=row),
         first_chunk=0,
         chunks=1,
@@ -32,7 +33,7 @@ class Books:
     def __init__(self, batch, max_lag):
         self.batch, self.max_lag = batch, max_lag
         self.staleness = Staleness(batch, max_lag)
-        self.intake = Intake(w.training(batch=batch, max_lag=max_lag, micro_batch=1), self.staleness)
+        self.intake = Intake(w.training(batch=batch, max_lag=max_lag, micro_batch=1), self.staleness, 1)
         self.version_of = {}
 
     @property
@@ -41,16 +42,16 @@ class Books:
 
     def start(self, row):
         assert self.staleness.may_start(self.version)
-        self.staleness.start(Row(row), self.version)
-        self.staleness.bind(Row(row), self.version)
+        self.staleness.start(row, self.version)
+        self.staleness.bind(row, self.version)
         self.version_of[row] = self.version
 
     def finish(self, row):
         """Rows that updates used because of this one, with the update's number."""
-        self.intake.add(trajectory(row, self.version_of.pop(row)))
+        self.intake.add((trajectory(row, self.version_of.pop(row)),))
         used = []
         while True:
-            while self.intake.micro_batch():
+            while self.intake.round():
                 pass
             if not self.intake.complete:
                 return used
@@ -83,20 +84,20 @@ def test_a_younger_trajectory_must_leave_room_in_later_updates_too():
 
 
 def test_the_places_of_a_skipped_update_exist_again():
-    staleness = Staleness(batch=2, max_lag=0)
+    staleness = Staleness(units=2, max_lag=0)
     for row in (0, 1):
-        staleness.start(Row(row), Version(0))
-        staleness.admit(Row(row))
+        staleness.start(row, Version(0))
+        staleness.admit(row)
     assert not staleness.may_start(Version(0))
     staleness.skip_update()
     assert staleness.may_start(Version(0))
 
 
 def test_a_version_that_goes_back_is_an_error():
-    staleness = Staleness(batch=2, max_lag=1)
-    staleness.start(Row(0), Version(3))
+    staleness = Staleness(units=2, max_lag=1)
+    staleness.start(0, Version(3))
     with pytest.raises(RuntimeError, match="version 2"):
-        staleness.bind(Row(0), Version(2))
+        staleness.bind(0, Version(2))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -109,7 +110,7 @@ def test_any_order_of_completion_is_trained_in_time(batch, max_lag, dice):
             assert flying, "no credit although nothing is in flight"
             done = flying.pop(dice.randrange(len(flying)))
             if dice.random() < 0.15:
-                books.staleness.drop(Row(done))
+                books.staleness.drop(done)
                 del books.version_of[done]
             else:
                 trained += sum(len(rows) for _, rows in books.finish(done))

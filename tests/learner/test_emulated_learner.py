@@ -18,6 +18,7 @@ TRAJECTORY = Trajectory(
     row=Row(0),
     group=0,
     episode=Episode(0),
+    group=0,
     start=Start(task=0, split="train", state=0),
     first_chunk=0,
     chunks=2,
@@ -62,6 +63,9 @@ def context(weights: str = "") -> LearnerContext:
         streaming=False,
         recompute_values=False,
         weights=weights,
+        rank=0,
+        ranks=1,
+        store="",
     )
 
 

@@ -34,13 +34,14 @@ MEMBER = Member("trainer-0")
 class World:
     """A Trainer with lists instead of shared memory, disk and controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first: bool = True) -> None:
         self.events: list = []
         self.reports: list = []
         self.written: list = []
         self.kept: list = []
         self.role = TrainerRole(
             member=MEMBER,
+            first=first,
             build=lambda: EmulatedLearner(EmulatedLearnerSettings(ms_per_sample=0), streaming=False),
             weights=self,
             keeper=self,
@@ -78,6 +79,7 @@ def trajectory() -> Trajectory:
         row=Row(0),
         group=0,
         episode=Episode(0),
+        group=0,
         start=Start(task=0, split="train", state=0),
         first_chunk=0,
         chunks=2,
@@ -97,6 +99,23 @@ def test_an_update_is_reported_before_it_is_done() -> None:
         UpdateDone(member=MEMBER, update=1, skipped=False),
     ]
     assert world.reports == [("update", {"sub_steps": 4.0, "trajectories": 1.0})]
+
+
+def test_of_several_members_only_the_first_writes_and_tells() -> None:
+    world = World(first=False)
+    gathered: list = []
+    weights = world.role.learner.weights
+    world.role.learner.weights = lambda channel: gathered.append(channel) or weights(channel)  # type: ignore
+    world.role.handle(TrainMicroBatch(member=MEMBER, update=1, trajectories=()))
+    world.role.handle(FinishUpdate(member=MEMBER, update=1))
+    world.publish(1)
+    world.role.handle(SaveCheckpoint(member=MEMBER, version=Version(1), engine_state="{}"))
+    assert world.events == [
+        MicroBatchDone(member=MEMBER, update=1),
+        UpdateDone(member=MEMBER, update=1, skipped=False),
+    ]
+    assert gathered == ["rollout"], "gathering weights may need every member"
+    assert world.reports == world.written == world.kept == []
 
 
 def test_only_the_version_that_is_held_is_published() -> None:
@@ -136,11 +155,13 @@ def test_strange_commands_are_refused() -> None:
         World().role.handle(Stop(reason="", failed=False))
 
 
-def test_the_batch_of_a_skipped_update_is_kept_before_its_rows_are_given_away() -> None:
-    world = World()
-    world.role.learner.update = lambda: UpdateReport(skipped=True, metrics={})  # type: ignore[method-assign]
+@pytest.mark.parametrize(("rejected", "first"), [(True, True), (False, True), (True, False)])
+def test_a_rejected_batch_is_kept_before_its_rows_are_given_away(rejected, first) -> None:
+    world = World(first=first)
+    outcome = UpdateReport(skipped=True, rejected=rejected, metrics={})
+    world.role.learner.update = lambda: outcome  # type: ignore[method-assign]
     world.update(1)
-    assert world.kept == [("rejected", 0)]
+    assert world.kept == ([("rejected", 0)] if rejected and first else [])
     assert world.events[-1] == UpdateDone(member=MEMBER, update=1, skipped=True)
 
 

@@ -88,7 +88,7 @@ def test_skipped_updates_are_trained_again_with_new_trajectories(tmp_path: Path)
 def test_too_many_skipped_updates_end_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, values(recording(tmp_path, skip=(2, 3, 4)))).go()
     assert run.stop.failed
-    assert "3 updates in a row were not finite" in run.stop.reason
+    assert "3 updates in a row were skipped (not finite" in run.stop.reason
 
 
 def test_members_hold_no_descriptors_of_others(tmp_path: Path) -> None:

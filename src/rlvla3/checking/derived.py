@@ -78,6 +78,7 @@ def _training(assembly: Assembly) -> Iterator[Derived]:
     config = assembly.config
     trainer, chunk, lag = config.trainer, config.simulator.chunk, config.schedule.lag
     at_most = "" if trainer.trajectory == "segment" else "at most: episodes may end early"
+    yield Derived(name="trainers", value=trainer.members, unit="Trainers", note=_shares(assembly))
     yield Derived(name="chunks_per_trajectory", value=assembly.chunks, unit="chunks", note=trainer.trajectory)
     yield Derived(
         name="chunks_per_version",
@@ -93,10 +94,9 @@ def _training(assembly: Assembly) -> Iterator[Derived]:
     )
     yield Derived(
         name="micro_batches_per_version",
-        value=-(-trainer.batch // trainer.micro_batch),
+        value=-(-trainer.batch // (trainer.micro_batch * trainer.members)),
         unit="micro-batches",
-        note=f"of {trainer.micro_batch} trajectories, the last of "
-        f"{trainer.batch % trainer.micro_batch or trainer.micro_batch}",
+        note=f"of {trainer.micro_batch} trajectories for each Trainer, the last of {_last(assembly)}",
     )
     yield Derived(
         name="max_lag",
@@ -125,6 +125,23 @@ def _training(assembly: Assembly) -> Iterator[Derived]:
         unit="sub-steps",
         note=f"{trainer.updates} versions",
     )
+
+
+def _shares(assembly: Assembly) -> str:
+    training, members = assembly.settings.training, assembly.config.trainer.members
+    whole = f"groups of {training.group_size}" if training.group_size > 1 else "trajectories"
+    if members == 1:
+        return f"takes all {training.units} {whole} of a version"
+    return f"ranks that share the {training.units} {whole} of a version"
+
+
+def _last(assembly: Assembly) -> str:
+    """Sizes of the micro-batches of an update's last round, which is dealt evenly in whole groups."""
+    training, members = assembly.settings.training, assembly.config.trainer.members
+    at_once = members * (training.micro_batch // training.group_size)
+    left = training.units % at_once or at_once
+    most, least = -(-left // members) * training.group_size, left // members * training.group_size
+    return f"{most}" if most == least else f"{least} or {most}"
 
 
 def _evaluation(assembly: Assembly) -> Iterator[Derived]:

@@ -33,9 +33,9 @@ def memory(assembly: Assembly) -> Iterator[Derived]:
     simulators = config.simulator.members * _SIMULATOR_MIB.get(config.simulator.kind, _OTHER_SIMULATOR_MIB)
     # A Trainer holds the weights, and of those that train gradients, two moments and an average.
     generators = config.generator.members * (_PROCESS_MIB + torch + weights)
-    trainer = _PROCESS_MIB + torch + weights + 4 * trained
+    trainers = config.trainer.members * (_PROCESS_MIB + torch + weights + 4 * trained)
     shared = slab + buffers * published
-    total = shared + simulators + generators + trainer + _PROCESS_MIB
+    total = shared + simulators + generators + trainers + _PROCESS_MIB
     yield Derived(name="slab", value=slab, unit="MiB", note="shared; reserved at the start")
     yield Derived(name="weights", value=weights, unit="MiB", note=how)
     yield Derived(name="trained", value=trained, unit="MiB", note=f"{how}: the part that trains")
@@ -51,7 +51,7 @@ def memory(assembly: Assembly) -> Iterator[Derived]:
         unit="MiB",
         note=(
             f"estimated: shared {shared:.0f}, Simulators {simulators:.0f}, Generators {generators:.0f}, "
-            f"Trainer {trainer:.0f} and its batch, controller {_PROCESS_MIB}"
+            f"Trainers {trainers:.0f} and their batch, controller {_PROCESS_MIB}"
         ),
     )
 

@@ -15,6 +15,7 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     are known."""
     found = [finding for rule in _RULES for finding in rule(assembly.config)]
     found += _starts(assembly)
+    found += _trainers(assembly)
     found += _rounds(assembly)
     found += _cores(assembly.config, cores)
     if costs is not None:
@@ -242,24 +243,57 @@ def _rounds(assembly: Assembly) -> Iterator[Finding]:
 
 def _starts(assembly: Assembly) -> Iterator[Finding]:
     config = assembly.config
-    states, tasks = config.starts.states, len(assembly.spec.tasks)
-    if states and states * tasks < config.trainer.batch:
+    states, tasks = config.tasks.states, len(assembly.spec.tasks)
+    if states and states * tasks < assembly.units:
         yield Finding(
-            field="starts.states",
+            field="tasks.states",
             text=f"{states} states of {tasks} tasks are repeated within one batch of {config.trainer.batch}; "
             "raise it, or 0 for new ones",
+        )
+
+
+def _sampling(config: Config) -> Iterator[Finding]:
+    tasks = config.tasks
+    ignored = {
+        "list": tasks.sampling != "list",
+        "weights": tasks.sampling == "list",
+        "floor": tasks.sampling != "success_weighted",
+    }
+    for name, has_none in ignored.items():
+        if has_none and _changed(tasks, name):
+            yield Finding(
+                field=f"tasks.{name}",
+                text=f"tasks.sampling = {tasks.sampling} does not look at it: it has no effect; leave it out",
+            )
+
+
+def _trainers(assembly: Assembly) -> Iterator[Finding]:
+    trainer, units = assembly.config.trainer, assembly.units
+    if trainer.members > units:
+        yield Finding(
+            field="trainer.members",
+            text=f"{trainer.members} members share {units} trajectories or groups of a version: "
+            f"{trainer.members - units} have nothing to train; use at most {units}",
+        )
+    at_once = trainer.members * trainer.micro_batch
+    if assembly.config.schedule.streams and trainer.members > 1 and at_once >= trainer.batch:
+        yield Finding(
+            field="trainer.micro_batch",
+            text=f"{trainer.members} members x {trainer.micro_batch} trajectories are the whole batch of "
+            f"{trainer.batch}: nothing is streamed; lower it",
         )
 
 
 def _cores(config: Config, cores: float) -> Iterator[Finding]:
     if config.policy.kind == "emulated":
         return
-    wanted = config.generator.members * config.generator.threads + config.trainer.threads
-    wanted += config.simulator.members
-    most = max(config.generator.members * config.generator.threads, config.trainer.threads)
+    generating = config.generator.members * config.generator.threads
+    training = config.trainer.members * config.trainer.threads
+    wanted = generating + training + config.simulator.members
+    most = max(generating, training)
     if most > cores:
         yield Finding(
-            field="generator.threads" if most != config.trainer.threads else "trainer.threads",
+            field="generator.threads" if most != training else "trainer.threads",
             text=f"{most} threads of one role on {cores:g} cores slow each other down; lower it",
         )
     elif wanted > 2 * cores:
@@ -305,5 +339,6 @@ _RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _correction,
     _policy,
     _training,
+    _sampling,
     _evaluation,
 )

@@ -34,6 +34,9 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
         recompute_values=config.trainer.bootstrap == "trainer",
         weights="",
         model=config.policy,
+        rank=0,
+        ranks=1,
+        store="",
     )
     learner = learner_class(config.learner.kind).build(config.learner.options, context)
     from rlvla3.learner import rejected

@@ -98,7 +98,7 @@ def train(
     else:
         check_weights(assembly)
     require_gl(assembly)
-    _ = assembly.layout  # builds all that follows from the configuration, so that its faults show now
+    _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
         if record and start is None:

@@ -119,6 +119,11 @@ class Resolver:
         if dotted in self.renamed:
             self._problem(tree, path, f"it is now '{self.renamed[dotted]}'; rename it")
             return
+        former = [old.removeprefix(f"{dotted}.") for old in self.renamed if old.startswith(f"{dotted}.")]
+        if former and isinstance(tree, Branch):
+            for key, value in tree.entries.items():
+                self._unknown(value, (*path, key), former)
+            return
         hint = did_you_mean(path[-1], known)
         elsewhere = [other for other in self.paths if other.rpartition(".")[2] == path[-1]]
         if elsewhere and not hint.startswith("did"):

@@ -66,7 +66,7 @@ class Ending:
     def saves(self) -> bool:
         """Whether a checkpoint comes before the end: there is a version that none holds yet."""
         trainers = self._settings.topology.trainers
-        return bool(trainers) and self._health.up(trainers[0]) and self._saved != self._intake.version
+        return bool(trainers) and self._health.all_up(trainers) and self._saved != self._intake.version
 
     def settle(self, now_s: float) -> None:
         """Checkpoint and stop once nothing is left to do, or nothing more is wanted."""
@@ -100,7 +100,9 @@ class Ending:
             self._outbox.send(CancelRequests(member=member, slots=tuple(requests), reason=self.reason))
 
     def _save(self, now_s: float) -> None:
-        trainer = self._settings.topology.trainers[0]
-        self._saving = self._intake.version
-        self._health.begin(trainer, SAVE, self._settings.health.update_timeout_s, now_s)
-        self._outbox.send(SaveCheckpoint(member=trainer, version=self._saving, engine_state=self._snapshot()))
+        trainers = self._settings.topology.trainers
+        self._saving, state = self._intake.version, self._snapshot()
+        # The first member writes, and answers; gathering what it writes may need them all.
+        self._health.begin(trainers[0], SAVE, self._settings.health.update_timeout_s, now_s)
+        for trainer in trainers:
+            self._outbox.send(SaveCheckpoint(member=trainer, version=self._saving, engine_state=state))

@@ -26,6 +26,7 @@ from typing import Any
 from rlvla3.core.ending import Ending
 from rlvla3.core.evaluation import Evaluation
 from rlvla3.core.flights import Flight, Flights
+from rlvla3.core.groups import Groups
 from rlvla3.core.health import Health
 from rlvla3.core.inference import Inference
 from rlvla3.core.intake import Intake
@@ -80,19 +81,22 @@ class Engine:
         topology = settings.topology
         members = topology.simulators + topology.generators + topology.trainers
         self._outbox = outbox = Outbox()
-        self.statistics = statistics = Statistics()
+        self.statistics = statistics = Statistics(trained_episodes=[0] * len(settings.training.tasks.weights))
         self.slots = slots = SlotTable(topology.slots)
-        self.staleness = staleness = Staleness(settings.training.batch, settings.training.max_lag)
-        self.intake = intake = Intake(settings.training, staleness)
+        self.staleness = staleness = Staleness(settings.training.units, settings.training.max_lag)
+        self.intake = intake = Intake(settings.training, staleness, max(len(topology.trainers), 1))
+        self.groups = groups = Groups(
+            settings.training, staleness, statistics, settings.health.start_attempts
+        )
         self.evaluation = evaluation = Evaluation(settings.evaluation)
-        self.flights = flights = Flights(settings, staleness, evaluation, statistics)
+        self.flights = flights = Flights(settings, staleness, groups, evaluation, statistics)
         self.health = health = Health(settings.health, members, now_s)
         self.weights = weights = Weights(settings, evaluation, health, outbox)
         self.inference = Inference(
             settings,
             slots=slots,
             flights=flights,
-            staleness=staleness,
+            groups=groups,
             weights=weights,
             health=health,
             statistics=statistics,
@@ -103,6 +107,7 @@ class Engine:
             settings,
             intake=intake,
             staleness=staleness,
+            groups=groups,
             flights=flights,
             weights=weights,
             evaluation=evaluation,
@@ -178,12 +183,19 @@ class Engine:
         return min(self.membership.deadline_s(), self.inference.deadline_s())
 
     def accounting(self) -> dict[str, int]:
-        """Where every started training trajectory is; ``started`` is the sum of the rest."""
+        """Where every started training trajectory is; ``started`` is the sum of the rest.
+
+        ``in_group``: finished, waiting for the rest of its group. ``given_up``: in flight, of a group that
+        was given up.
+        """
+        size = self.settings.training.group_size
         return {
             "started": self.statistics.started,
-            "in_flight": self.flights.rollouts,
-            "queued": len(self.intake.queue),
-            "in_update": len(self.intake.admitted),
+            "in_flight": self.flights.rollouts - self.groups.given_up,
+            "given_up": self.groups.given_up,
+            "in_group": self.groups.finished_members,
+            "queued": size * len(self.intake.queue),
+            "in_update": size * len(self.intake.admitted),
             "trained": self.statistics.trained,
             "dropped": sum(self.statistics.dropped.values()),
         }
@@ -195,7 +207,7 @@ class Engine:
                 "incarnation": self.incarnation,
                 "version": self.intake.version,
                 "evaluated": self.evaluation.reported,
-                "flights": self.flights.snapshot(self.intake.queue + self.intake.admitted),
+                "flights": self.flights.snapshot(self.intake.untrained),
                 "statistics": dataclasses.asdict(self.statistics),
             }
         )
@@ -258,7 +270,7 @@ class Engine:
         trajectory = Trajectory(
             row=flight.row,
             episode=flight.episode,
-            group=0,
+            group=flight.unit,
             start=flight.start,
             first_chunk=flight.first_chunk,
             chunks=ended.chunks,
@@ -328,7 +340,9 @@ class Engine:
         """It was seen; nothing else changed."""
 
     def _on_member_ready(self, event: MemberReady, now_s: float) -> None:
-        if self.membership.ready(event.member, now_s) and event.member in self.settings.topology.trainers:
+        trainers = self.settings.topology.trainers
+        ready = self.membership.ready(event.member, now_s)
+        if ready and event.member in trainers and self.health.all_up(trainers):
             self.training.publish()
         self._settle(now_s)
 
@@ -353,6 +367,8 @@ class Engine:
 
     def _on_update(self, event: UpdateDone, now_s: float) -> None:
         failure = self.training.done(event, now_s)
+        if failure is None:
+            return
         if failure:
             self.ending.stop(failure, failed=True)
         elif not event.skipped:

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from rlvla3.core.groups import NO_UNIT
 from rlvla3.core.settings import EvaluationSettings, EvaluationStart
 from rlvla3.messages import Episode, Row, Start, Trajectory, Version
 
@@ -106,7 +107,7 @@ class Evaluation:
         self._done[planned.index] = Trajectory(
             row=row,
             episode=planned.episode,
-            group=0,
+            group=NO_UNIT,
             start=planned.start,
             first_chunk=0,
             chunks=0,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlvla3.core.evaluation import Evaluation
+from rlvla3.core.groups import NO_UNIT, Groups
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.staleness import Staleness
 from rlvla3.core.starts import Starts
@@ -38,9 +39,10 @@ class Flight:
         "row",
         "start",
         "step_limit",
+        "unit",
     )
 
-    def __init__(self, credit: TrajectoryStart, member: Member, attempts: int) -> None:
+    def __init__(self, credit: TrajectoryStart, member: Member, attempts: int, unit: int) -> None:
         self.row = credit.row
         self.env = credit.env
         self.member = member
@@ -50,6 +52,8 @@ class Flight:
         self.first_chunk = credit.first_chunk
         self.step_limit = credit.step_limit
         self.attempts = attempts
+        self.unit = unit
+        """What it is trained together with, and whose credit it runs on."""
         self.oldest_version: Version | None = None
         self.ended: TrajectoryReady | None = None
         """How it ended, while the value of its last observation is still being computed."""
@@ -98,18 +102,25 @@ class Flights:
     """Rows, waiting envs and flights. Evaluation episodes go first but never take a credit."""
 
     def __init__(
-        self, settings: EngineSettings, staleness: Staleness, evaluation: Evaluation, statistics: Statistics
+        self,
+        settings: EngineSettings,
+        staleness: Staleness,
+        groups: Groups,
+        evaluation: Evaluation,
+        statistics: Statistics,
     ) -> None:
         self._settings = settings.training
         self._attempts = settings.health.start_attempts
         self._staleness = staleness
+        self._groups = groups
         self._evaluation = evaluation
         self._statistics = statistics
-        self._member: dict[Env, Member] = {e: s.member for s in settings.topology.slots for e in s.envs}
-        fixed = tuple(sorted(self._member)) if settings.training.quota else ()
-        self._starts = Starts(settings.training.task_weights, settings.training.states, fixed)
+        self._owner: dict[Env, Member] = {e: s.member for s in settings.topology.slots for e in s.envs}
+        fixed = tuple(sorted(self._owner)) if settings.training.quota else ()
+        self._starts = Starts(settings.training.tasks, fixed)
         self._numbers = _Numbers(fixed)
         self._free: deque[Row] = deque(Row(r) for r in range(settings.rows))
+        self._grouped = settings.training.group_size > 1
         self._flights: dict[Row, Flight] = {}
         self._waiting: dict[Env, None] = {}
         """In the order in which they became free."""
@@ -136,7 +147,7 @@ class Flights:
 
     def suspend(self, member: Member) -> None:
         """The Simulator is lost: its envs get nothing until they wait again."""
-        for env, owner in self._member.items():
+        for env, owner in self._owner.items():
             if owner == member:
                 self._waiting.pop(env, None)
 
@@ -166,7 +177,7 @@ class Flights:
     def _wanted(self) -> bool:
         """Whether the updates to come need more trajectories than were started."""
         total = self._staleness.consumed + self._staleness.outstanding
-        return total < self._settings.batch * self._settings.updates
+        return total < self._settings.units * self._settings.updates
 
     def _grant_evaluation(self, granted: list[tuple[Member, TrajectoryStart]], interrupt: bool) -> None:
         """Start evaluation episodes, in envs that are between episodes.
@@ -194,7 +205,7 @@ class Flights:
                 video=planned.settings.video,
             )
             self._evaluation.started(credit.row, planned)
-            self._launch(granted, credit, 0)
+            self._launch(granted, credit, 0, NO_UNIT)
 
     def _grant_training(self, granted: list[tuple[Member, TrajectoryStart]], lowest: Version) -> None:
         quota = self._settings.quota
@@ -202,42 +213,60 @@ class Flights:
             self._window = lowest
             self._used.clear()
         for env in list(self._waiting):
-            if not (self._wanted and self._staleness.may_start(lowest) and self._row_left()):
+            if not (self._may_start(lowest) and self._row_left()):
                 return
             if quota:
                 if self._used.get(env, 0) >= quota:
                     continue
                 self._used[env] = self._used.get(env, 0) + 1
             del self._waiting[env]
-            credit, attempts = self._training_credit(env)
-            self._staleness.start(credit.row, lowest)
+            going, unit = self._member(env, lowest) if self._grouped else self._single(env, lowest)
+            credit = TrajectoryStart(
+                env=env,
+                row=self._free.popleft(),
+                episode=going.episode,
+                start=going.start,
+                channel="rollout",
+                step_limit=going.step_limit,
+                first_chunk=going.next_chunk,
+                video="",
+            )
             self._statistics.started += 1
             self.rollouts += 1
-            self._launch(granted, credit, attempts)
+            self._launch(granted, credit, going.attempts, unit)
 
-    def _training_credit(self, env: Env) -> tuple[TrajectoryStart, int]:
+    def _may_start(self, lowest: Version) -> bool:
+        """Whether a trajectory may start; a further member of a group needs no credit of its own."""
+        return self._groups.waiting or (self._wanted and self._staleness.may_start(lowest))
+
+    def _single(self, env: Env, lowest: Version) -> tuple[_Going, int]:
+        """The next trajectory of the env's episode, or the first one of a new episode; and its unit."""
         going = self._going.pop(env, None)
         if going is None:
             start, attempts = self._starts.next(env)
             limit = self._settings.step_limits[start.task]
             going = _Going(self._numbers.next(env), start, attempts, limit, 0)
-        credit = TrajectoryStart(
-            env=env,
-            row=self._free.popleft(),
-            episode=going.episode,
-            start=going.start,
-            channel="rollout",
-            step_limit=going.step_limit,
-            first_chunk=going.next_chunk,
-            video="",
-        )
-        return credit, going.attempts
+        return going, self._groups.take(lowest)
+
+    def _member(self, env: Env, lowest: Version) -> tuple[_Going, int]:
+        """The next member of the groups that were begun, or the first one of a new group; and its unit."""
+        if not self._groups.waiting:
+            start, attempts = self._starts.next(env)
+            episodes = [self._numbers.next(env) for _ in range(self._settings.group_size)]
+            self._groups.open(start, episodes, attempts, lowest)
+        place = self._groups.next()
+        limit = self._settings.step_limits[place.start.task]
+        return _Going(place.episode, place.start, place.attempts, limit, 0), place.unit
 
     def _launch(
-        self, granted: list[tuple[Member, TrajectoryStart]], credit: TrajectoryStart, attempts: int
+        self,
+        granted: list[tuple[Member, TrajectoryStart]],
+        credit: TrajectoryStart,
+        attempts: int,
+        unit: int,
     ) -> None:
-        member = self._member[credit.env]
-        self._flights[credit.row] = Flight(credit, member, attempts)
+        member = self._owner[credit.env]
+        self._flights[credit.row] = Flight(credit, member, attempts, unit)
         granted.append((member, credit))
 
     def reopen_quota(self) -> None:
@@ -279,16 +308,25 @@ class Flights:
             if flight.channel == "evaluation":
                 self._statistics.given_up += self._evaluation.lost(flight.row, self._attempts)
                 continue
-            self._staleness.drop(flight.row)
             self._statistics.drop("simulator_lost")
+            if self._grouped:
+                self._lose_member(flight)
+                continue
+            self._staleness.drop(flight.unit)
             if self._used.get(flight.env):
                 self._used[flight.env] -= 1
             self._retry(flight.env, flight.start, flight.attempts)
-        for env, owner in self._member.items():
+        for env, owner in self._owner.items():
             going = self._going.pop(env, None) if owner == member else None
             if going is not None:
                 self._retry(env, going.start, going.attempts)
         return [flight.row for flight in lost]
+
+    def _lose_member(self, flight: Flight) -> None:
+        again = self._numbers.next(flight.env)
+        for trajectory in self._groups.lost(flight.unit, flight.attempts, again):
+            self._statistics.drop("group_given_up")
+            self.free(trajectory.row)
 
     def _retry(self, env: Env, start: Start, attempts: int) -> None:
         if attempts + 1 < self._attempts:
@@ -296,30 +334,51 @@ class Flights:
         else:
             self._statistics.given_up += 1
 
+    # --- what is trained -----------------------------------------------------------------------
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of each task among the starts to come."""
+        return self._starts.shares
+
+    def trained(self, trajectories: list[Trajectory]) -> None:
+        """An update is done: how its episodes ended may change which tasks are started."""
+        self._starts.trained(trajectories)
+
     # --- checkpoints ---------------------------------------------------------------------------
 
-    def snapshot(self, waiting: list[Trajectory]) -> dict[str, Any]:
-        """JSON-ready state. ``waiting``: finished trajectories that are not trained yet.
+    def snapshot(self, untrained: list[Trajectory]) -> dict[str, Any]:
+        """JSON-ready state. ``untrained``: what Intake holds.
 
-        Each episode of which anything is untrained is started again from its beginning, once.
+        Each episode of which anything is untrained is started again from its beginning, once; of a group
+        all of them are, by its one start.
         """
         flying = [flight for flight in self._flights.values() if flight.channel == "rollout"]
+        if self._grouped:
+            again = [(Env(-1), start) for start in self._groups.unfinished(untrained)]
+        else:
+            again = self._unfinished(untrained, flying)
+        return {
+            "numbers": self._numbers.snapshot(),
+            "units": self._groups.units,
+            "starts": self._starts.snapshot(again),
+            "unfinished": len(flying) + len(untrained) + self._groups.finished_members,
+        }
+
+    def _unfinished(self, untrained: list[Trajectory], flying: list[Flight]) -> list[tuple[Env, Start]]:
         again: dict[Episode, tuple[Env, Start]] = {}
-        for trajectory in waiting:
+        for trajectory in untrained:
             again[trajectory.episode] = (self._numbers.env(trajectory.episode), trajectory.start)
         for flight in flying:
             again[flight.episode] = (flight.env, flight.start)
         for env, going in self._going.items():
             again[going.episode] = (env, going.start)
-        return {
-            "numbers": self._numbers.snapshot(),
-            "starts": self._starts.snapshot([again[episode] for episode in sorted(again)]),
-            "unfinished": len(flying) + len(waiting),
-        }
+        return [again[episode] for episode in sorted(again)]
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot."""
         self._starts.restore(state["starts"])
         self._numbers.restore(state["numbers"])
+        self._groups.units = state["units"]
         if state["unfinished"]:
             self._statistics.drop("resumed", state["unfinished"])

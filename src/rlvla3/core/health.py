@@ -57,6 +57,10 @@ class Health:
         """Whether the member is working."""
         return self.state[member] is Up.UP
 
+    def all_up(self, members: tuple[Member, ...]) -> bool:
+        """Whether all of them are working; what they do together needs every one."""
+        return all(self.state[member] is Up.UP for member in members)
+
     def seen(self, member: Member, now_s: float) -> None:
         """Something arrived from the member."""
         self._seen_s[member] = now_s

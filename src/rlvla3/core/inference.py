@@ -8,13 +8,13 @@ back when the batch ends.
 
 from rlvla3.core.batcher import Batcher, Pending
 from rlvla3.core.flights import Flight, Flights
+from rlvla3.core.groups import Groups
 from rlvla3.core.health import Health, Up
 from rlvla3.core.outbox import Outbox
 from rlvla3.core.publishing import NONE
 from rlvla3.core.routing import Router
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.sharding import At, SlotTable
-from rlvla3.core.staleness import Staleness
 from rlvla3.core.statistics import Statistics
 from rlvla3.core.weights import Weights
 from rlvla3.messages import (
@@ -56,7 +56,7 @@ class Inference:
         *,
         slots: SlotTable,
         flights: Flights,
-        staleness: Staleness,
+        groups: Groups,
         weights: Weights,
         health: Health,
         statistics: Statistics,
@@ -66,7 +66,7 @@ class Inference:
         self._settings = settings
         self._slots = slots
         self._flights = flights
-        self._staleness = staleness
+        self._groups = groups
         self._weights = weights
         self._health = health
         self._statistics = statistics
@@ -155,6 +155,13 @@ class Inference:
 
     def dispatch(self, now_s: float) -> None:
         """Start every inference batch that is due."""
+        # In lockstep a Generator that takes the last of a stage may make the next one due for another.
+        while self._start_due(now_s) and self._settings.batching.lockstep:
+            pass
+
+    def _start_due(self, now_s: float) -> bool:
+        """Let each Generator take what is due for it; whether any batch was started."""
+        started = False
         for generator in self._generators.values():
             if generator.taken or not self._idle(generator):
                 continue
@@ -163,6 +170,8 @@ class Inference:
             taken = self._batcher.take(generator.index, generator.free_s, now_s)
             if taken:
                 self._run(generator, taken, now_s)
+                started = True
+        return started
 
     def deadline_s(self) -> float:
         """When ``dispatch`` must be called if nothing else happens."""
@@ -268,7 +277,7 @@ class Inference:
         if flight.oldest_version is None:
             flight.oldest_version = version
             if flight.channel == "rollout":
-                self._staleness.bind(flight.row, version)
+                self._groups.acted(flight.unit, version)
         elif version < flight.oldest_version:
             raise RuntimeError(f"version {version} acted after version {flight.oldest_version} in an episode")
 

@@ -1,64 +1,87 @@
-"""Intake: finished trajectories become micro-batches, micro-batches one update."""
+"""Intake: finished units become rounds of micro-batches, rounds one update.
 
+A unit is what is trained together: the members of a group, or a single trajectory.
+"""
+
+from itertools import pairwise
 from typing import Literal
 
 from rlvla3.core.settings import TrainingSettings
 from rlvla3.core.staleness import Staleness
 from rlvla3.messages import Trajectory, Version
 
+Unit = tuple[Trajectory, ...]
+"""Never empty; its number is the ``group`` of any of its trajectories."""
+Round = tuple[tuple[Trajectory, ...], ...]
+"""A micro-batch for each Trainer member."""
+
 
 class Intake:
-    """The queue of finished trajectories and the update being filled."""
+    """The queue of finished units and the update being filled."""
 
-    def __init__(self, settings: TrainingSettings, staleness: Staleness) -> None:
+    def __init__(self, settings: TrainingSettings, staleness: Staleness, trainers: int) -> None:
+        """``trainers``: Trainer members."""
         self._settings = settings
         self._staleness = staleness
+        self._trainers = trainers
+        self._round = trainers * (settings.micro_batch // settings.group_size)
+        """Units of a full round."""
         self.version = Version(0)
         """The Trainer's version, which is also the number of the update being filled."""
         self.attempt = 0
         """Updates handed to the Trainer, skipped ones included: names an update uniquely."""
         self.phase: Literal["filling", "training"] = "filling"
-        self.queue: list[Trajectory] = []
-        self.admitted: list[Trajectory] = []
+        self.queue: list[Unit] = []
+        self.admitted: list[Unit] = []
         self._sent = 0
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Queue a finished trajectory."""
-        self.queue.append(trajectory)
+    @property
+    def filling(self) -> int:
+        """The update that what finishes now may be part of."""
+        return self.version + (self.phase == "training")
 
-    def stale(self) -> list[Trajectory]:
+    @property
+    def untrained(self) -> list[Trajectory]:
+        """Everything that waits here, or is in the update under way."""
+        return [trajectory for unit in self.queue + self.admitted for trajectory in unit]
+
+    def add(self, unit: Unit) -> None:
+        """Queue a finished unit."""
+        self.queue.append(unit)
+
+    def stale(self) -> list[Unit]:
         """Take out what can no longer be used in time (only ``on_stale: drop`` has such)."""
-        late = [t for t in self.queue if self._staleness.deadline(t.row) < self.version]
+        late = [unit for unit in self.queue if self._deadline(unit) < self.version]
         if late:
-            self.queue = [t for t in self.queue if self._staleness.deadline(t.row) >= self.version]
+            self.queue = [unit for unit in self.queue if self._deadline(unit) >= self.version]
         return late
 
-    def micro_batch(self) -> tuple[Trajectory, ...]:
-        """Admit what may be admitted, earliest deadline first; a full micro-batch or nothing.
+    def round(self) -> Round:
+        """Admit what may be admitted, earliest deadline first; a full round or nothing.
 
-        The last micro-batch of an update may be smaller. Nothing while the Trainer trains. With a
-        quota nothing before all are there: then they go in an order that no delay can change.
+        The last round of an update may be smaller: it is dealt as evenly as whole units allow, and a member
+        may get nothing. Nothing while the Trainer trains. With a quota, and where an update is ordered,
+        nothing before all are there: then they go in an order that no delay can change.
         """
         if self.phase == "training":
             return ()
         self._admit()
-        if self._settings.quota:
+        if self._settings.quota or self._settings.ordered:
             if not self.full:
                 return ()
             if not self._sent:
-                self.admitted.sort(key=lambda t: (t.episode, t.first_chunk))
+                self.admitted.sort(key=lambda unit: (unit[0].episode, unit[0].first_chunk))
         unsent = len(self.admitted) - self._sent
-        size = self._settings.micro_batch
-        if unsent >= size or (unsent and self.full):
-            taken = self.admitted[self._sent : self._sent + size]
+        if unsent >= self._round or (unsent and self.full):
+            taken = self.admitted[self._sent : self._sent + self._round]
             self._sent += len(taken)
-            return tuple(taken)
+            return _dealt(taken, self._trainers)
         return ()
 
     @property
     def full(self) -> bool:
         """Whether all places of the update are taken."""
-        return len(self.admitted) == self._settings.batch
+        return len(self.admitted) == self._settings.units
 
     @property
     def complete(self) -> bool:
@@ -71,7 +94,8 @@ class Intake:
 
     def done(self, skipped: bool) -> list[Trajectory]:
         """The update ended; returns its trajectories, whose rows are free again."""
-        used, self.admitted, self._sent = self.admitted, [], 0
+        used = [trajectory for unit in self.admitted for trajectory in unit]
+        self.admitted, self._sent = [], 0
         self.phase = "filling"
         self.attempt += 1
         if skipped:
@@ -80,19 +104,32 @@ class Intake:
             self.version = Version(self.version + 1)
         return used
 
+    def _deadline(self, unit: Unit) -> int:
+        return self._staleness.deadline(unit[0].group)
+
     def _admit(self) -> None:
         if self.full or not self.queue:
             return
-        deadline = self._staleness.deadline
-        self.queue.sort(key=lambda t: deadline(t.row))
+        self.queue.sort(key=self._deadline)
         left = []
-        for index, trajectory in enumerate(self.queue):
+        for index, unit in enumerate(self.queue):
             if self.full:
                 left += self.queue[index:]
                 break
-            if self._settings.on_stale == "drop" or self._staleness.admissible(trajectory.row, self.version):
-                self._staleness.admit(trajectory.row)
-                self.admitted.append(trajectory)
+            number = unit[0].group
+            if self._settings.on_stale == "drop" or self._staleness.admissible(number, self.version):
+                self._staleness.admit(number)
+                self.admitted.append(unit)
             else:
-                left.append(trajectory)
+                left.append(unit)
         self.queue = left
+
+
+def _dealt(units: list[Unit], trainers: int) -> Round:
+    """Whole units for each member, as evenly as possible, in their order."""
+    size, larger = divmod(len(units), trainers)
+    firsts = [member * size + min(member, larger) for member in range(trainers + 1)]
+    return tuple(
+        tuple(trajectory for unit in units[first:last] for trajectory in unit)
+        for first, last in pairwise(firsts)
+    )

@@ -20,7 +20,7 @@ class SlotSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Who exists. ``trainers`` is empty for a pure evaluation."""
+    """Who exists. ``trainers`` is empty for a pure evaluation; the first one writes what is written."""
 
     simulators: tuple[Member, ...]
     generators: tuple[Member, ...]
@@ -48,16 +48,34 @@ class BatchingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """Which tasks the training episodes are of, and where they start."""
+
+    sampling: Literal["round_robin", "uniform", "success_weighted", "list"]
+    """The law, ``sampling.LAWS``."""
+    weights: tuple[float, ...]
+    """Share of the starts of each task, before the law changes it."""
+    order: tuple[int, ...]
+    """Tasks one after the other, again and again (``list``)."""
+    floor: float
+    """Least part of its weight that a task keeps (``success_weighted``)."""
+    seed: int
+    """Of random draws (``uniform``)."""
+    states: int
+    """Training states used of each task, cyclically; 0: a new one for each start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
     """How finished trajectories become versions."""
 
     batch: int
-    """B: trajectories of one version."""
+    """B: trajectories of one version; a multiple of ``group_size``."""
     max_lag: int
     """L: bound of (Trainer version at use - behaviour version)."""
     on_stale: Literal["wait", "drop"]
     micro_batch: int
-    """Trajectories sent to the Trainer together."""
+    """Trajectories sent to a Trainer member together; a multiple of ``group_size``."""
     updates: int
     """Versions to train; the run ends there."""
     bootstrap: Literal["generator", "trainer"]
@@ -70,10 +88,20 @@ class TrainingSettings:
     """Skipped updates in a row after which the run stops."""
     step_limits: tuple[int, ...]
     """Sub-step limit of each task; 0: the simulator's own."""
-    task_weights: tuple[float, ...]
-    """Share of the started episodes of each task."""
-    states: int
-    """Training states used of each task, cyclically; 0: a new one for each episode."""
+    tasks: TaskSettings
+    group_size: int
+    """G: episodes that share their start and are trained together; 1: no groups."""
+    group_score: Literal["success", "return"]
+    """What the members of a group are compared by."""
+    group_replacements: int
+    """Groups with equal scores that are replaced by fresh ones for each version; further ones are trained."""
+    ordered: bool
+    """Send nothing of an update before all of it is there, then in the order of its episodes."""
+
+    @property
+    def units(self) -> int:
+        """Groups of one version; trajectories where there are no groups."""
+        return self.batch // self.group_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

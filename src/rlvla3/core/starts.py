@@ -1,4 +1,4 @@
-"""Which task and initial state the next episode gets.
+"""Which task and initial state the next start has.
 
 The start belongs to the start index, not to the env that happens to be free, so tasks whose
 episodes are short are not started more often than configured.
@@ -7,26 +7,42 @@ episodes are short are not started more often than configured.
 from collections import deque
 from typing import Any
 
-from rlvla3.messages import Env, Start
+from rlvla3.core.sampling import law
+from rlvla3.core.settings import TaskSettings
+from rlvla3.messages import Env, Start, Trajectory
 
 
 class _Sequence:
-    """The endless sequence of starts: each task as close to its share as whole numbers allow."""
+    """The endless sequence of starts: tasks by their law, states of each task one after the other."""
 
-    def __init__(self, weights: tuple[float, ...], states: int) -> None:
-        total = sum(weights)
-        self._shares = tuple(weight / total for weight in weights)
-        self._states = states
-        self.counts = [0] * len(weights)
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings = settings
+        self.law = law(settings)
+        self.counts = [0] * len(settings.weights)
+        """Starts drawn of each task."""
 
     def draw(self) -> Start:
-        index = sum(self.counts) + 1
-        task = max(range(len(self._shares)), key=lambda t: (self._shares[t] * index - self.counts[t], -t))
+        task = self.law.draw()
         state = self.counts[task]
         self.counts[task] += 1
-        if self._states:
-            state %= self._states
+        if self._settings.states:
+            state %= self._settings.states
         return Start(task=task, split="train", state=state)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "counts": list(self.counts),
+            "sampling": self._settings.sampling,
+            "law": self.law.snapshot(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if len(state["counts"]) != len(self.counts):
+            raise ValueError(f"{len(state['counts'])} tasks in the checkpoint, {len(self.counts)} configured")
+        self.counts = list(state["counts"])
+        # A law that was configured instead of the checkpoint's begins at its beginning.
+        if state["sampling"] == self._settings.sampling:
+            self.law.restore(state["law"])
 
 
 class Starts:
@@ -36,15 +52,18 @@ class Starts:
     sequence: what an env runs then depends on nothing but itself.
     """
 
-    def __init__(self, weights: tuple[float, ...], states: int, fixed: tuple[Env, ...] = ()) -> None:
-        self._sequence = _Sequence(weights, states)
+    def __init__(self, settings: TaskSettings, fixed: tuple[Env, ...] = ()) -> None:
+        self._sequence = _Sequence(settings)
         self._rank = {env: rank for rank, env in enumerate(fixed)}
-        self._fixed = fixed
         self._drawn: dict[int, Start] = {}
         """What was drawn for envs that have not come to it yet, by its number."""
-        self._count = 0
         self._taken = dict.fromkeys(fixed, 0)
         self._again: dict[Env, deque[tuple[Start, int]]] = {}
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of each task among the starts to come."""
+        return self._sequence.law.shares
 
     def next(self, env: Env) -> tuple[Start, int]:
         """The next start and how many times it has failed before."""
@@ -54,21 +73,23 @@ class Starts:
         if not self._rank:
             return self._sequence.draw(), 0
         index = self._taken[env] * len(self._rank) + self._rank[env]
-        while self._count <= index:
-            self._draw()
+        for number in range(sum(self._sequence.counts), index + 1):
+            self._drawn[number] = self._sequence.draw()
         self._taken[env] += 1
         return self._drawn.pop(index), 0
-
-    def _draw(self) -> None:
-        """Draw the next start, and keep it if its env has not had it (before a resume)."""
-        start, (turn, rank) = self._sequence.draw(), divmod(self._count, len(self._fixed))
-        if turn >= self._taken[self._fixed[rank]]:
-            self._drawn[self._count] = start
-        self._count += 1
 
     def again(self, env: Env, start: Start, attempts: int) -> None:
         """Hand out ``start`` once more, before any new one."""
         self._again.setdefault(self._queue(env), deque()).append((start, attempts))
+
+    def trained(self, trajectories: list[Trajectory]) -> None:
+        """An update is done: tell the law how the episodes ended that it trained the end of."""
+        outcomes: dict[int, tuple[int, int]] = {}
+        for trajectory in trajectories:
+            if trajectory.end != "segment":
+                episodes, successes = outcomes.get(trajectory.start.task, (0, 0))
+                outcomes[trajectory.start.task] = (episodes + 1, successes + trajectory.success)
+        self._sequence.law.learn(outcomes)
 
     def _queue(self, env: Env) -> Env:
         return env if self._rank else Env(-1)
@@ -78,7 +99,8 @@ class Starts:
         again = [(env, s, a) for env, queue in self._again.items() for s, a in queue]
         again += [(self._queue(env), s, 0) for env, s in unfinished]
         return {
-            "counts": [] if self._rank else list(self._sequence.counts),
+            "sequence": self._sequence.snapshot(),
+            "drawn": [[number, s.task, s.split, s.state] for number, s in self._drawn.items()],
             "taken": [[env, taken] for env, taken in self._taken.items()],
             "again": [[env, s.task, s.split, s.state, a] for env, s, a in again],
         }
@@ -89,15 +111,15 @@ class Starts:
         Raises:
             ValueError: the snapshot has another number of tasks, or other envs with a fixed quota.
         """
-        tasks = len(self._sequence.counts)
-        if not self._rank and len(state["counts"]) != tasks:
-            raise ValueError(f"{len(state['counts'])} tasks in the checkpoint, {tasks} configured")
         if [env for env, _ in state["taken"]] != list(self._taken):
             envs = len(state["taken"])
             raise ValueError(f"{envs} envs with a quota in the checkpoint, {len(self._taken)} configured")
-        if not self._rank:
-            self._sequence.counts = list(state["counts"])
+        self._sequence.restore(state["sequence"])
         self._taken = {Env(env): taken for env, taken in state["taken"]}
+        self._drawn = {
+            number: Start(task=task, split=split, state=index)
+            for number, task, split, index in state["drawn"]
+        }
         self._again = {}
         for env, task, split, index, attempts in state["again"]:
             self.again(Env(env), Start(task=task, split=split, state=index), attempts)

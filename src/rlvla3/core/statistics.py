@@ -13,6 +13,12 @@ class Statistics:
     """Training trajectories that took a credit."""
     finished: int = 0
     trained: int = 0
+    trained_episodes: list[int] = field(default_factory=list)
+    """Episodes of each task of which the beginning was trained."""
+    equal_groups: int = 0
+    """Groups whose members all had the same score."""
+    replaced_groups: int = 0
+    """Those of them that were dropped for fresh ones."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Training trajectories by the reason they were discarded for."""
     sub_steps: int = 0

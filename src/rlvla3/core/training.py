@@ -1,15 +1,21 @@
-"""Training: finished trajectories become micro-batches, updates, versions."""
+"""Training: finished trajectories become rounds of micro-batches, updates, versions.
+
+The Trainer may have several members (ranks). What they do is collective, so all of them get the same
+commands in one order: each round a micro-batch, maybe an empty one, each update its end. An update
+is done when all of them say so.
+"""
 
 from rlvla3.core.evaluation import Evaluation
 from rlvla3.core.flights import Flights
+from rlvla3.core.groups import Groups
 from rlvla3.core.health import Health
-from rlvla3.core.intake import Intake
+from rlvla3.core.intake import Intake, Unit
 from rlvla3.core.outbox import Outbox
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.staleness import Staleness
 from rlvla3.core.statistics import Statistics
 from rlvla3.core.weights import Weights
-from rlvla3.messages import FinishUpdate, TrainMicroBatch, Trajectory, UpdateDone, Version
+from rlvla3.messages import FinishUpdate, Member, TrainMicroBatch, Trajectory, UpdateDone, Version
 
 UPDATE = "an update"
 
@@ -23,6 +29,7 @@ class Training:
         *,
         intake: Intake,
         staleness: Staleness,
+        groups: Groups,
         flights: Flights,
         weights: Weights,
         evaluation: Evaluation,
@@ -33,38 +40,54 @@ class Training:
         self._settings = settings
         self._intake = intake
         self._staleness = staleness
+        self._groups = groups
         self._flights = flights
         self._weights = weights
         self._evaluation = evaluation
         self._health = health
         self._statistics = statistics
         self._outbox = outbox
+        self._trainers = settings.topology.trainers
+        self._done: dict[Member, bool] = {}
+        """Trainer members that finished the update under way, and whether they skipped it."""
         self._skipped_in_row = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Queue a finished trajectory."""
-        self._intake.add(trajectory)
-        self._drop_stale()
+        """A trajectory is complete: queue it, with its group once that is complete too."""
+        unit, reason = self._groups.finished(trajectory, self._intake.filling)
+        if reason:
+            self._drop(unit, reason)
+        elif unit:
+            self._intake.add(unit)
+            self._drop_stale()
 
     def feed(self, now_s: float) -> None:
         """Send what the Trainer can take; finish the update when all of it was sent."""
-        trainers = self._settings.topology.trainers
-        if not trainers or not self._health.up(trainers[0]):
+        trainers = self._trainers
+        if not trainers or not self._health.all_up(trainers):
             return
-        while micro_batch := self._intake.micro_batch():
-            self._outbox.send(
-                TrainMicroBatch(member=trainers[0], update=self._intake.attempt, trajectories=micro_batch)
-            )
+        update = self._intake.attempt
+        while dealt := self._intake.round():
+            for trainer, trajectories in zip(trainers, dealt, strict=True):
+                self._outbox.send(TrainMicroBatch(member=trainer, update=update, trajectories=trajectories))
         if self._intake.complete and not self._weights.pending:
             self._intake.finish()
-            self._health.begin(trainers[0], UPDATE, self._settings.health.update_timeout_s, now_s)
-            self._outbox.send(FinishUpdate(member=trainers[0], update=self._intake.attempt))
+            for trainer in trainers:
+                self._health.begin(trainer, UPDATE, self._settings.health.update_timeout_s, now_s)
+                self._outbox.send(FinishUpdate(member=trainer, update=update))
 
-    def done(self, event: UpdateDone, now_s: float) -> str:
-        """An update ended; returns why the run must stop, if it must."""
+    def done(self, event: UpdateDone, now_s: float) -> str | None:
+        """A Trainer member ended an update; None while others are still at it.
+
+        Returns why the run must stop, if it must, once the update is done.
+        """
         if event.update != self._intake.attempt:
             raise RuntimeError(f"update {event.update} ended, {self._intake.attempt} was under way")
         self._health.end(event.member, UPDATE, now_s)
+        self._done[event.member] = event.skipped
+        if len(self._done) < len(self._trainers):
+            return None
+        self._agree()
         used_by = self._intake.version
         used = self._intake.done(event.skipped)
         for trajectory in used:
@@ -73,9 +96,16 @@ class Training:
             return self._skip(len(used))
         self._skipped_in_row = 0
         self._count(used, used_by)
+        self._flights.trained(used)
         self._drop_stale()
         self.publish()
         return ""
+
+    def _agree(self) -> None:
+        done, self._done = self._done, {}
+        if len(set(done.values())) > 1:
+            skipped = ", ".join(member for member, skipped in done.items() if skipped)
+            raise RuntimeError(f"update {self._intake.attempt} was skipped by {skipped} only")
 
     def publish(self) -> None:
         """Publish the version that the Trainer holds now, for evaluation too where one is due."""
@@ -97,7 +127,10 @@ class Training:
         self._skipped_in_row += 1
         if self._skipped_in_row < self._settings.training.max_skipped:
             return ""
-        return f"{self._skipped_in_row} updates in a row were not finite"
+        return (
+            f"{self._skipped_in_row} updates in a row were skipped (not finite, or too far from the policy "
+            "that acted)"
+        )
 
     def _count(self, used: list[Trajectory], version: Version) -> None:
         statistics = self._statistics
@@ -109,10 +142,15 @@ class Training:
             statistics.lag_max = max(statistics.lag_max, lag)
             statistics.trained_sub_steps += trajectory.sub_steps
             statistics.trained_chunks += trajectory.chunks
+            statistics.trained_episodes[trajectory.start.task] += trajectory.first_chunk == 0
         statistics.trained += len(used)
 
     def _drop_stale(self) -> None:
-        for trajectory in self._intake.stale():
-            self._staleness.drop(trajectory.row)
-            self._statistics.drop("stale")
+        for unit in self._intake.stale():
+            self._staleness.drop(unit[0].group)
+            self._drop(unit, "stale")
+
+    def _drop(self, unit: Unit, reason: str) -> None:
+        self._statistics.drop(reason, len(unit))
+        for trajectory in unit:
             self._flights.free(trajectory.row)

@@ -74,13 +74,14 @@ class Weights:
 
     def write(self, now_s: float) -> None:
         """Let the Trainer write what is due, where a buffer is free."""
-        for trainer in self._trainers[:1]:
-            for publisher in (self._rollout, self._pinned):
-                write = publisher.next_write()
-                if write is None:
-                    continue
-                version, buffer = write
-                self._health.begin(trainer, PUBLISH, self._settings.update_timeout_s, now_s)
+        for publisher in (self._rollout, self._pinned):
+            write = publisher.next_write()
+            if write is None:
+                continue
+            version, buffer = write
+            # The first member writes, and answers; gathering the weights may need them all.
+            self._health.begin(self._trainers[0], PUBLISH, self._settings.update_timeout_s, now_s)
+            for trainer in self._trainers:
                 self._outbox.send(
                     PublishWeights(member=trainer, channel=publisher.channel, version=version, buffer=buffer)
                 )

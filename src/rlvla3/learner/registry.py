@@ -36,6 +36,12 @@ class LearnerContext:
     """Whether the learner computes bootstrap values itself."""
     weights: str
     """Run folder, checkpoint or export whose weights training starts from; empty: fresh ones."""
+    rank: int
+    """Which of the Trainer's members this is, from 0."""
+    ranks: int
+    """Members of the Trainer: each takes in its part of an update's trajectories, maybe none."""
+    store: str
+    """Empty file where the members find each other; empty for a single one."""
     model: ModelSettings = field(default_factory=ModelSettings)
     """What is put around the policy's model, by ``rlvla3.learner.starting.starting_model``."""
 

@@ -53,17 +53,22 @@ class Keeper(Protocol):
         ...
 
     def save_rejected(self, learner: Learner) -> None:
-        """Keep the batch of an update that was not finite, to look into it later."""
+        """Keep the batch of an update that was rejected, to look into it later."""
         ...
 
 
 class TrainerRole:
-    """One learner, driven by commands; reports figures through ``report``."""
+    """One learner, driven by commands; reports figures through ``report``.
+
+    The Trainer may have several members, and all get the same commands in one order. The first one alone
+    writes weights and checkpoints, reports figures, and answers for what it writes.
+    """
 
     def __init__(
         self,
         *,
         member: Member,
+        first: bool,
         build: Callable[[], Learner],
         weights: WeightWriter,
         keeper: Keeper,
@@ -72,6 +77,7 @@ class TrainerRole:
         report: Callable[[str, Mapping[str, float]], None],
     ) -> None:
         self._member = member
+        self._first = first
         self._build = build
         self._weights = weights
         self._keeper = keeper
@@ -126,8 +132,9 @@ class TrainerRole:
     def _update(self, command: FinishUpdate) -> None:
         with self.usage("train"):
             outcome = self.learner.update()
-        self._report("update", outcome.metrics)
-        if outcome.skipped:
+        if self._first:
+            self._report("update", outcome.metrics)
+        if outcome.rejected and self._first:
             with self.usage("checkpoint"):
                 self._keeper.save_rejected(self.learner)
         self._emit(UpdateDone(member=self._member, update=command.update, skipped=outcome.skipped))
@@ -138,7 +145,10 @@ class TrainerRole:
                 raise RuntimeError(
                     f"asked to publish version {command.version}, holds {self.learner.version}"
                 )
+            # Every member takes part: gathering the weights may need all of them.
             weights = self.learner.weights(command.channel)
+            if not self._first:
+                return
             _refuse_not_finite(weights, command.version)
             sealed = delivery.sealed(weights, self._digest_of_base)
             self._weights.write(command.channel, command.buffer, command.version, sealed)
@@ -154,6 +164,8 @@ class TrainerRole:
         )
 
     def _save(self, command: SaveCheckpoint) -> None:
+        if not self._first:
+            return
         with self.usage("checkpoint"):
             self._keeper.save(self.learner, command.version, command.engine_state)
         self._emit(CheckpointSaved(member=self._member, version=command.version))

@@ -139,13 +139,15 @@ class VirtualRuntime:
         self._version = Version(self.engine.intake.version)
         self._serving: dict[Member, dict[str, Version]] = {g: {} for g in topology.generators}
         self._batches: dict[Member, RunInference] = {}
-        self._trainer_free_s = 0.0
-        self._micro_chunks = 0
+        self._trainer_free_s = dict.fromkeys(topology.trainers, 0.0)
+        self._micro_chunks = dict.fromkeys(topology.trainers, 0)
+        self._updating: set[Member] = set()
+        """Trainer members that are to report the end of the update under way."""
         self._in_update: set[int] = set()
         self._content: dict[int, tuple[int, int]] = {}
         """(episode, first chunk) of the complete trajectory in each row."""
         self._seen: set[tuple[int, int]] = set()
-        self._skip_next = False
+        self._skip_next = self._skipping = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             StartTrajectories: self._start,
             ApplyActions: self._apply,
@@ -217,9 +219,10 @@ class VirtualRuntime:
         elif isinstance(event, MemberReady):
             self._lost.discard(member)
         elif isinstance(event, UpdateDone):
-            self._in_update.clear()
-            if not event.skipped:
-                self._version = Version(self._version + 1)
+            self._updating.discard(member)
+            if not self._updating:
+                self._in_update.clear()
+                self._version = Version(self._version + (not event.skipped))
 
     def _tell(self, event: Event) -> None:
         commands = self.engine.on(event, self._now_s)
@@ -329,18 +332,22 @@ class VirtualRuntime:
 
     # --- the Trainer ---------------------------------------------------------------------------
 
+    def _work(self, trainer: Member, seconds: float) -> None:
+        self._trainer_free_s[trainer] = max(self._now_s, self._trainer_free_s[trainer]) + seconds
+
     def _take_in(self, command: TrainMicroBatch) -> None:
+        if command.member in self._updating:
+            raise RuntimeError(f"{command.member} got a micro-batch while it finishes an update")
         for trajectory in command.trajectories:
             self._check_trained(trajectory)
             self.report.lags.append(self._version - trajectory.oldest_version)
             self.report.trained.append(trajectory)
         chunks = sum(t.chunks for t in command.trajectories)
-        self._micro_chunks += chunks
+        self._micro_chunks[command.member] += chunks
         if self._workload.streaming:
-            work_s = 0.5 * chunks * self._costs.train_per_chunk_s
-            self._trainer_free_s = max(self._now_s, self._trainer_free_s) + work_s
+            self._work(command.member, 0.5 * chunks * self._costs.train_per_chunk_s)
         done = MicroBatchDone(member=command.member, update=command.update)
-        self._at(max(self._now_s, self._trainer_free_s), command.member, done)
+        self._at(max(self._now_s, self._trainer_free_s[command.member]), command.member, done)
 
     def _check_trained(self, trajectory: Trajectory) -> None:
         key = (trajectory.episode, trajectory.first_chunk)
@@ -352,25 +359,37 @@ class VirtualRuntime:
         self._in_update.add(trajectory.row)
 
     def _finish_update(self, command: FinishUpdate) -> None:
+        if not self._updating:
+            # The first of the members: what happens to an update happens to all of them.
+            self._skipping, self._skip_next = self._skip_next, False
+        self._updating.add(command.member)
         part = 0.5 if self._workload.streaming else 1.0
-        cost_s = part * self._micro_chunks * self._costs.train_per_chunk_s
-        self._trainer_free_s = max(self._now_s, self._trainer_free_s) + cost_s
-        done = UpdateDone(member=command.member, update=command.update, skipped=self._skip_next)
-        self._micro_chunks, self._skip_next = 0, False
-        self._at(self._trainer_free_s, command.member, done)
+        self._work(command.member, part * self._micro_chunks[command.member] * self._costs.train_per_chunk_s)
+        self._micro_chunks[command.member] = 0
+        done = UpdateDone(member=command.member, update=command.update, skipped=self._skipping)
+        self._at(self._trainer_free_s[command.member], command.member, done)
+
+    def _first_trainer(self, member: Member) -> bool:
+        """Whether this is the member that writes."""
+        return member == self._settings.topology.trainers[0]
 
     def _publish(self, command: PublishWeights) -> None:
         if command.version != self._version:
             raise RuntimeError(f"version {command.version} published, the Trainer has {self._version}")
+        if not self._first_trainer(command.member):
+            return
         done = WeightsPublished(
             member=command.member,
             channel=command.channel,
             version=command.version,
             buffer=command.buffer,
         )
-        self._at(max(self._now_s, self._trainer_free_s) + self._costs.publish_s, command.member, done)
+        free_s = max(self._now_s, self._trainer_free_s[command.member])
+        self._at(free_s + self._costs.publish_s, command.member, done)
 
     def _save(self, command: SaveCheckpoint) -> None:
+        if not self._first_trainer(command.member):
+            return
         self.report.checkpoints.append((command.version, command.engine_state))
         saved = CheckpointSaved(member=command.member, version=command.version)
-        self._at(max(self._now_s, self._trainer_free_s), command.member, saved)
+        self._at(max(self._now_s, self._trainer_free_s[command.member]), command.member, saved)

@@ -31,6 +31,8 @@ class Workload:
     """T: chunks of a trajectory."""
     episode_chunks: Callable[[int, int], int]
     """(task, episode) -> chunks after which the episode terminates."""
+    success: Callable[[int, int], bool]
+    """(task, episode) -> whether an episode that terminates is a success."""
     lanes: int
     """Slots that one Simulator steps at the same time."""
     streaming: bool
@@ -47,10 +49,11 @@ class Observe:
 class _Flying:
     """A trajectory that an env is running."""
 
-    __slots__ = ("chunk", "left", "room", "row")
+    __slots__ = ("chunk", "left", "room", "row", "success")
 
-    def __init__(self, row: Row, left: int, room: int) -> None:
+    def __init__(self, row: Row, left: int, room: int, success: bool) -> None:
         self.row = row
+        self.success = success
         self.chunk = 0
         """Chunks done."""
         self.left = left
@@ -135,8 +138,10 @@ class VirtualSimulators:
             if credit.env in slot.flying:
                 raise RuntimeError(f"env {credit.env} was started while it runs a trajectory")
             room = self._workload.max_chunks if credit.channel == "rollout" else sys.maxsize
-            left = self._workload.episode_chunks(credit.start.task, credit.episode) - credit.first_chunk
-            slot.flying[credit.env] = _Flying(credit.row, left, room)
+            task, episode = credit.start.task, credit.episode
+            left = self._workload.episode_chunks(task, episode) - credit.first_chunk
+            flying = _Flying(credit.row, left, room, self._workload.success(task, episode))
+            slot.flying[credit.env] = flying
             slot.ready.append(credit.env)
             self.rows[credit.row] = (credit.env, credit.episode, credit.first_chunk)
             self.acted[credit.row] = -1
@@ -210,7 +215,7 @@ class VirtualSimulators:
             chunks=flying.chunk,
             sub_steps=flying.chunk * self._workload.chunk,
             end=end,
-            success=end == "terminated",
+            success=end == "terminated" and flying.success,
             total_reward=float(flying.chunk),
         )
         self._at(at_s, slot.member, ready)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from rlvla3.assembly import Assembly, Part
 from rlvla3.config import Config
-from rlvla3.devices import resolve_device
+from rlvla3.devices import card_of, resolve_device
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Version
@@ -113,6 +113,8 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
 
     config = assembly.config
     device = _device("trainer.device", config.trainer.device, config.policy.kind, config.trainer.threads)
+    if part.ranks > 1 and config.trainer.device in ("auto", "cuda"):
+        device = card_of(device, part.rank)
     keeper = CheckpointKeeper(Path(part.folder), config, assembly.fingerprint())
 
     def build() -> Learner:
@@ -125,6 +127,9 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
             recompute_values=config.trainer.bootstrap == "trainer",
             weights="" if part.resume else config.weights,
             model=config.policy,
+            rank=part.rank,
+            ranks=part.ranks,
+            store=part.store,
         )
         learner = learner_class(config.learner.kind).build(config.learner.options, context)
         if part.resume:
@@ -133,6 +138,7 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
 
     return TrainerRole(
         member=part.member,
+        first=part.rank == 0,
         build=build,
         weights=SharedWeights(part, assembly.settings.weight_buffers),
         keeper=keeper,

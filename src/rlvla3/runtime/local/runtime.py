@@ -37,6 +37,7 @@ from rlvla3.messages import (
     Tick,
 )
 from rlvla3.runtime.local.clock import Clock
+from rlvla3.runtime.local.meeting import meeting_place
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.signals import waking_signals
 from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
@@ -139,6 +140,7 @@ class LocalRuntime:
         self._interrupted_s = 0.0
         self._budgeted = False
         self._memory: list[int] = []
+        self._store = ""
         self.engine: Engine | None = None
 
     # --- the whole run -------------------------------------------------------------------------
@@ -159,6 +161,8 @@ class LocalRuntime:
                 fd = create_memory(name, size)
                 self._memory.append(fd)
                 stack.callback(os.close, fd)
+            if len(self._assembly.settings.topology.trainers) > 1:
+                self._store = str(stack.enter_context(meeting_place(self._folder)))
             stack.callback(self._sockets.close)
             stack.enter_context(waking_signals(self._sockets.add_waker, self._on_signal))
             stack.callback(self._end_members)
@@ -299,7 +303,7 @@ class LocalRuntime:
 
     def _judge(self, command: ReportEvaluation) -> None:
         score = self._observer.on_evaluation(command, self._clock.now_s())
-        for trainer in self._assembly.settings.topology.trainers:
+        for trainer in self._assembly.settings.topology.trainers[:1]:
             if score is not None:
                 self._send(trainer, SaveBest(member=trainer, version=command.version, score=score))
 
@@ -316,9 +320,14 @@ class LocalRuntime:
         config = self._assembly.config
         role = member.rpartition("-")[0]
         slab, rollout, evaluation = self._memory
+        trainers = self._assembly.settings.topology.trainers
+        trains = role == "trainer"
         part = Part(
             role=role,  # type: ignore[arg-type]
             member=member,
+            rank=trainers.index(member) if trains else 0,
+            ranks=len(trainers) if trains else 1,
+            store=self._store if trains else "",
             config=config.model_dump_json(),
             training=self._assembly.training,
             folder=str(self._folder),

@@ -1,0 +1,64 @@
+"""What the engine is told of tasks, groups and Trainer members."""
+
+import pytest
+
+from rlvla3.assembly import Assembly
+from rlvla3.config import load_config
+from rlvla3.core.settings import TrainingSettings
+from rlvla3.devices import card_of
+
+WHOLE = ("trainer.trajectory=episode", "trainer.chunks=10", "algorithm.kind=echo:Grouped")
+
+
+def assembly(*overrides: str) -> Assembly:
+    return Assembly(load_config("schedule-benchmark", list(overrides)))
+
+
+def training(*overrides: str) -> TrainingSettings:
+    return assembly(*overrides).settings.training
+
+
+def test_groups_are_what_the_algorithm_asks_for() -> None:
+    found = training(*WHOLE, "algorithm.options.size=4", "algorithm.options.replacements=2")
+    assert (found.group_size, found.group_score, found.group_replacements) == (4, "success", 2)
+    assert (found.batch, found.units) == (160, 40)
+    assert training().units == 160
+
+
+def test_a_list_names_tasks_in_any_order() -> None:
+    found = Assembly(load_config("reach", ["tasks.sampling=list", "tasks.list=[blue, red, red]", "seed=7"]))
+    tasks = found.settings.training.tasks
+    assert (tasks.sampling, tasks.order, tasks.weights, tasks.seed) == ("list", (2, 0, 0), (1.0,) * 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ordered"),
+    [
+        (("schedule.mode=aa_barrier",), True),
+        (("schedule.mode=as",), False),
+        (("schedule.mode=as", "trainer.members=2"), True),
+        (("schedule.mode=as", "trainer.members=2", "schedule.deterministic=false"), False),
+    ],
+)
+def test_gradients_of_a_deterministic_run_do_not_depend_on_arrival(
+    overrides: tuple[str, ...], ordered: bool
+) -> None:
+    assert training("schedule.deterministic=true", *overrides).ordered is ordered
+
+
+def test_trainer_members_are_numbered_and_there_are_none_in_an_evaluation() -> None:
+    assert assembly("trainer.members=3").topology.trainers == ("trainer-0", "trainer-1", "trainer-2")
+    config = load_config("reach", [])
+    assert Assembly(config, training=False).topology.trainers == ()
+
+
+def test_a_simulator_knows_its_slab_without_the_algorithm() -> None:
+    """Algorithms may need torch, which Simulators never load."""
+    made = assembly(*WHOLE)
+    assert made.layout.size > 0
+    assert "algorithm" not in vars(made)
+    assert "settings" not in vars(made)
+
+
+def test_a_member_without_a_card_stays_where_it_is() -> None:
+    assert card_of("cpu", 3) == "cpu"
