@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from rlvla3.algorithms.api import Algorithm, Groups, Needs
+from rlvla3.algorithms.api import Algorithm, Groups
+from rlvla3.algorithms.own import Own
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
-from rlvla3.config_training import check_groups, task_settings
+from rlvla3.config_training import check_groups, check_learning, task_settings
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
@@ -22,6 +23,7 @@ from rlvla3.core.settings import (
 )
 from rlvla3.errors import UserError
 from rlvla3.learner.checkpoint import RESUMED
+from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.messages import Env, FieldSpec, Member, Slot, Start
 from rlvla3.plugins import guarded, resolve
 from rlvla3.policies.api import Policy, PolicyInterface
@@ -126,12 +128,9 @@ class Assembly:
         config = self.config.algorithm
         with guarded("algorithm.kind", config.kind):
             made = algorithm_class(config.kind)(config.options)
-        if not isinstance(getattr(made, "needs", None), Needs):
-            raise UserError(
-                f"algorithm.kind = {config.kind!r}: its attribute needs must be a Needs; "
-                "see rlvla3.algorithms.api"
-            )
-        return made
+        found: Any = Own(made, config.kind) if ":" in config.kind else made
+        algorithm: Algorithm = found
+        return algorithm
 
     @cached_property
     def chunks(self) -> int:
@@ -229,10 +228,18 @@ class Assembly:
 
         return order
 
+    @property
+    def _bootstrap(self) -> Literal["generator", "trainer"]:
+        """Who computes final values: Generators are not asked where there are none, or all are made anew."""
+        options = self.config.learner.options
+        anew = isinstance(options, ReinforcementSettings) and options.recompute_values
+        return "trainer" if anew or not self.algorithm.needs.values else self.config.trainer.bootstrap
+
     def _training(self) -> TrainingSettings:
         config, trainer = self.config, self.config.trainer
         groups = self.groups
         check_groups(config, groups)
+        check_learning(config, self.algorithm.needs)
         deterministic = config.schedule.deterministic
         segments = deterministic and trainer.trajectory == "segment"
         return TrainingSettings(
@@ -241,7 +248,7 @@ class Assembly:
             on_stale=config.schedule.on_stale,
             micro_batch=trainer.micro_batch,
             updates=trainer.updates,
-            bootstrap=trainer.bootstrap,
+            bootstrap=self._bootstrap,
             checkpoint_every=config.checkpoint.every_versions,
             quota=trainer.batch // config.simulator.total_envs if segments else 0,
             max_skipped=trainer.max_skipped,

@@ -24,7 +24,11 @@ from rlvla3.settings import Settings
 from rlvla3.simulators.registry import simulator_class
 
 RECIPES = Path(__file__).parent / "recipes"
-RENAMED: dict[str, str] = {"starts.weights": "tasks.weights", "starts.states": "tasks.states"}
+RENAMED: dict[str, str] = {
+    "starts.weights": "tasks.weights",
+    "starts.states": "tasks.states",
+    "learner.options.normalise_advantages": "algorithm.options.normalise_advantages",
+}
 """Old dotted key -> new dotted key; the old one fails with the new name."""
 
 
@@ -86,7 +90,6 @@ class Config(Settings):
             )
         self._check_pins()
         self._check_quota()
-        self._check_trainers()
         self._check_demonstrations()
         return self
 
@@ -135,14 +138,6 @@ class Config(Settings):
             raise ValueError(
                 f"schedule.deterministic gives each of the {envs} envs the same number of segments: "
                 f"trainer.batch = {batch} must be a multiple of {envs}; nearest: {near}"
-            )
-
-    def _check_trainers(self) -> None:
-        members, kind = self.trainer.members, self.learner.kind
-        if members > 1 and kind == "reinforcement":
-            raise ValueError(
-                f"trainer.members = {members}: learner.kind = {kind} learns in one process; "
-                "use trainer.members=1"
             )
 
 

@@ -179,6 +179,9 @@ class TrainerConfig(Settings):
 
     members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
     """Trainer processes (ranks) that share the trajectories of an update."""
+    sharing: Literal["none", "weights"] = "none"
+    """What several members share besides: nothing (each holds all weights), or the weights, their gradients
+    and the optimiser's state (FSDP)."""
     device: Device = "auto"
     """Torch device (cpu, cuda, cuda:N); ``auto`` takes CUDA when there is one. With ``auto`` or ``cuda`` each
     member has a card of its own while there are enough."""

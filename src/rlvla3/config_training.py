@@ -1,12 +1,13 @@
-"""What the engine is told of tasks and groups, from the configuration and what the components say."""
+"""What follows of tasks, groups and learning, from the configuration and what the components say."""
 
 import difflib
 from collections.abc import Sequence
 
-from rlvla3.algorithms.api import Groups
+from rlvla3.algorithms.api import Groups, Needs
 from rlvla3.config import Config
 from rlvla3.core.settings import TaskSettings
 from rlvla3.errors import UserError
+from rlvla3.learner.settings import ReinforcementSettings
 
 
 def task_settings(config: Config, names: Sequence[str]) -> TaskSettings:
@@ -71,4 +72,57 @@ def check_groups(config: Config, groups: Groups) -> None:
         raise UserError(
             f"schedule.deterministic = true: {wants} replaces {groups.replacements} groups of a version with "
             "all scores equal, and which ones would depend on the order of arrival; use no replacements"
+        )
+
+
+def check_learning(config: Config, needs: Needs) -> None:
+    """Make sure that what is learned is what the settings say, however the trajectories come.
+
+    Raises:
+        UserError: it is not, with the reason.
+    """
+    kind, segments = config.algorithm.kind, config.trainer.trajectory == "segment"
+    if segments and not needs.values:
+        raise UserError(
+            f"trainer.trajectory = segment: algorithm.kind = {kind} has no values to stand for the rest "
+            "of an episode; use trainer.trajectory=episode"
+        )
+    if needs.whole_batch and config.trainer.members > 1:
+        raise UserError(
+            f"trainer.members = {config.trainer.members}: algorithm.kind = {kind} estimates from the whole "
+            "update, and each member has a part of it; use trainer.members=1"
+        )
+    options = config.learner.options
+    if isinstance(options, ReinforcementSettings):
+        if segments and options.aggregate == "episode":
+            raise UserError(
+                "learner.options.aggregate = episode: a segment does not know how long its episode will be; "
+                "use trainer.trajectory=episode, or aggregate=token"
+            )
+        _check_streaming(config, needs, options)
+
+
+def _check_streaming(config: Config, needs: Needs, options: ReinforcementSettings) -> None:
+    """A gradient is added up before the update is whole: nothing in it may depend on what is missing."""
+    if not config.schedule.streams:
+        return
+    kind, mode = config.algorithm.kind, config.schedule.mode
+    if needs.whole_batch:
+        raise UserError(
+            f"schedule.mode = {mode}: streaming computes gradients before an update is whole, and "
+            f"algorithm.kind = {kind} estimates from the whole of it; use schedule.mode=as, or aa with "
+            "schedule.streaming=false"
+        )
+    if options.streamed_statistics != "own" or not needs.normalised:
+        return
+    if not needs.linear and config.schedule.lag:
+        raise UserError(
+            f"learner.options.streamed_statistics = own: with a lag the loss of algorithm.kind = {kind} with "
+            "correction none is not linear in the advantage, so it cannot be normalised afterwards; use "
+            "streamed_statistics=earlier, or another algorithm.options.correction"
+        )
+    if config.trainer.sharing == "weights" and config.trainer.members > 1:
+        raise UserError(
+            "learner.options.streamed_statistics = own: it takes three gradients of one pass, and shared "
+            "weights are given back after the first; use streamed_statistics=earlier, or trainer.sharing=none"
         )

@@ -13,7 +13,6 @@ from rlvla3.messages import Episode, Row, Start, Trajectory, Version
 def trajectory(row, version):
     return Trajectory(
         row=Row(row),
-        group=0,
         episode=Episode(row),
         group=row,
         start=Start(task=0, split="train", state=row),

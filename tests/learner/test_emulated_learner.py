@@ -16,7 +16,6 @@ from rlvla3.policies.tiny import Tiny
 
 TRAJECTORY = Trajectory(
     row=Row(0),
-    group=0,
     episode=Episode(0),
     group=0,
     start=Start(task=0, split="train", state=0),
@@ -61,7 +60,8 @@ def context(weights: str = "") -> LearnerContext:
         device="cpu",
         seed=0,
         streaming=False,
-        recompute_values=False,
+        final_values=False,
+        sharing=False,
         weights=weights,
         rank=0,
         ranks=1,

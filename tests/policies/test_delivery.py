@@ -53,6 +53,7 @@ class World:
             build=lambda: self.learner,
             weights=self,
             keeper=self,
+            first=True,
             slab={},
             emit=lambda event: None,
             report=lambda source, values: None,

@@ -77,7 +77,6 @@ class World:
 def trajectory() -> Trajectory:
     return Trajectory(
         row=Row(0),
-        group=0,
         episode=Episode(0),
         group=0,
         start=Start(task=0, split="train", state=0),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from rlvla3.settings import Settings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
@@ -20,3 +22,9 @@ class Finding:
     field: str
     text: str
     """What is so, and what to do."""
+
+
+def changed(group: Settings, name: str) -> bool:
+    """Whether a setting differs from its default; false where there is none of that name."""
+    field = type(group).model_fields.get(name)
+    return field is not None and bool(group.model_dump()[name] != field.default)

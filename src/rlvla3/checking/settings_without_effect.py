@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 from rlvla3.assembly import Assembly
 from rlvla3.checking.derived import evaluations
-from rlvla3.checking.findings import Finding
+from rlvla3.checking.findings import Finding, changed
+from rlvla3.checking.learning import learning
 from rlvla3.config import Config
 from rlvla3.costs import Costs
-from rlvla3.settings import Settings
 
 
 def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> list[Finding]:
@@ -17,6 +17,7 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     found += _starts(assembly)
     found += _trainers(assembly)
     found += _rounds(assembly)
+    found += learning(assembly)
     found += _cores(assembly.config, cores)
     if costs is not None:
         found += _timeouts(assembly, costs)
@@ -33,7 +34,7 @@ def _batching(config: Config) -> Iterator[Finding]:
             text=f"{generator.max_batch_size} holds one slot of {largest}, so slots are never merged and "
             f"linger_ms has little effect; use {largest + smallest} or more, or smaller slots",
         )
-    if generator.max_batch_size > envs and _changed(generator, "max_batch_size"):
+    if generator.max_batch_size > envs and changed(generator, "max_batch_size"):
         yield Finding(
             field="generator.max_batch_size",
             text=f"{generator.max_batch_size} is never reached by {envs} envs; {envs} has the same effect",
@@ -43,7 +44,7 @@ def _batching(config: Config) -> Iterator[Finding]:
 
 def _waiting(config: Config) -> Iterator[Finding]:
     generator = config.generator
-    set_ = [name for name in ("linger_ms", "batch_timeout_ms", "order") if _changed(generator, name)]
+    set_ = [name for name in ("linger_ms", "batch_timeout_ms", "order") if changed(generator, name)]
     if config.schedule.lockstep and set_:
         yield Finding(
             field=f"generator.{set_[0]}",
@@ -107,7 +108,7 @@ def _simulators(config: Config) -> Iterator[Finding]:
 
 def _lag(config: Config) -> Iterator[Finding]:
     schedule, envs = config.schedule, config.simulator.total_envs
-    if schedule.mode != "aa" and _changed(schedule, "max_lag"):
+    if schedule.mode != "aa" and changed(schedule, "max_lag"):
         yield Finding(
             field="schedule.max_lag",
             text=f"mode {schedule.mode} has lag 0; set schedule.mode=aa or leave it out",
@@ -131,15 +132,6 @@ def _lag(config: Config) -> Iterator[Finding]:
         )
 
 
-def _correction(config: Config) -> Iterator[Finding]:
-    options = config.algorithm.options
-    if getattr(options, "correction", "") == "none" and _changed(options, "weight_limit"):
-        yield Finding(
-            field="algorithm.options.weight_limit",
-            text="correction none weighs nothing: it has no effect; leave it out or use correction=decoupled",
-        )
-
-
 def _policy(config: Config) -> Iterator[Finding]:
     if config.policy.kind != "tiny":
         return
@@ -154,7 +146,7 @@ def _policy(config: Config) -> Iterator[Finding]:
     if options.head == "flow":
         useless += ("temperature",)
     for name in useless:
-        if _changed(options, name):
+        if changed(options, name):
             yield Finding(
                 field=f"policy.options.{name}",
                 text=f"head {options.head}, method {options.method}: it has no effect; leave it out",
@@ -175,29 +167,11 @@ def _training(config: Config) -> Iterator[Finding]:
             text=f"{trainer.micro_batch} does not divide batch = {trainer.batch}: the last micro-batch has "
             f"{trainer.batch % trainer.micro_batch} (weighted by size, so exact)",
         )
-    if config.learner.kind == "reinforcement":
-        yield from _learning(config)
-
-
-def _learning(config: Config) -> Iterator[Finding]:
-    options, updates = config.learner.options, config.trainer.updates
-    if options.value_warm_up >= updates:
-        yield Finding(
-            field="learner.options.value_warm_up",
-            text=f"{options.value_warm_up} of {updates} versions train the value head only: the policy never "
-            "changes; lower it or raise trainer.updates",
-        )
-    if options.lr_schedule != "constant" and options.schedule_versions != updates:
-        yield Finding(
-            field="learner.options.schedule_versions",
-            text=f"{options.schedule_versions} is not trainer.updates = {updates}: the rates fall too "
-            f"{'slowly' if options.schedule_versions > updates else 'fast'}; set it equal",
-        )
 
 
 def _evaluation(config: Config) -> Iterator[Finding]:
     evaluation, none = config.evaluation, not evaluations(config)
-    if _changed(evaluation, "max_envs") and none:
+    if changed(evaluation, "max_envs") and none:
         yield Finding(
             field="evaluation.max_envs",
             text="nothing is evaluated during training; set evaluation.every_versions or leave it out",
@@ -219,7 +193,7 @@ def _evaluation(config: Config) -> Iterator[Finding]:
             text=f"{evaluation.videos} is more than {evaluation.episodes} episodes of each task; lower it",
         )
     kept = config.checkpoint
-    if kept.every_versions > config.trainer.updates and _changed(kept, "every_versions"):
+    if kept.every_versions > config.trainer.updates and changed(kept, "every_versions"):
         yield Finding(
             field="checkpoint.every_versions",
             text=f"{config.checkpoint.every_versions} exceeds trainer.updates = {config.trainer.updates}: "
@@ -260,7 +234,7 @@ def _sampling(config: Config) -> Iterator[Finding]:
         "floor": tasks.sampling != "success_weighted",
     }
     for name, has_none in ignored.items():
-        if has_none and _changed(tasks, name):
+        if has_none and changed(tasks, name):
             yield Finding(
                 field=f"tasks.{name}",
                 text=f"tasks.sampling = {tasks.sampling} does not look at it: it has no effect; leave it out",
@@ -326,17 +300,11 @@ def _timeouts(assembly: Assembly, costs: Costs) -> Iterator[Finding]:
             )
 
 
-def _changed(group: Settings, name: str) -> bool:
-    """Whether a setting differs from its default."""
-    return bool(group.model_dump()[name] != type(group).model_fields[name].default)
-
-
 _RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _batching,
     _routing,
     _simulators,
     _lag,
-    _correction,
     _policy,
     _training,
     _sampling,

@@ -31,11 +31,12 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
         device="cpu",
         seed=config.seed,
         streaming=False,
-        recompute_values=config.trainer.bootstrap == "trainer",
+        final_values=config.trainer.bootstrap == "trainer",
         weights="",
         model=config.policy,
         rank=0,
         ranks=1,
+        sharing=False,
         store="",
     )
     learner = learner_class(config.learner.kind).build(config.learner.options, context)

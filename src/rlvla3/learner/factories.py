@@ -17,8 +17,14 @@ class ReinforcementFactory:
     @staticmethod
     def build(settings: Any, context: LearnerContext) -> Learner:
         """Build the network, load its starting weights if any, wrap it."""
+        from rlvla3.learner.ranks import Ranks
         from rlvla3.learner.reinforcement import Reinforcement
+        from rlvla3.learner.sharding import shard
         from rlvla3.learner.starting import starting_model
+
+        ranks = Ranks.join(
+            context.rank, context.ranks, context.store, sharded=context.sharing, device=context.device
+        )
 
         model = starting_model(
             context.policy,
@@ -28,13 +34,15 @@ class ReinforcementFactory:
             use="train",
             weights=context.weights,
         )
+        shard(model, ranks)
         return Reinforcement(
             model,
             context.algorithm,
             settings,
             seed=context.seed,
             streaming=context.streaming,
-            final_values=context.recompute_values,
+            final_values=context.final_values,
+            ranks=ranks,
         )
 
 

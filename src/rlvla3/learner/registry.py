@@ -32,7 +32,7 @@ class LearnerContext:
     seed: int
     streaming: bool
     """Whether gradients start while trajectories still arrive."""
-    recompute_values: bool
+    final_values: bool
     """Whether the learner computes bootstrap values itself."""
     weights: str
     """Run folder, checkpoint or export whose weights training starts from; empty: fresh ones."""
@@ -40,6 +40,8 @@ class LearnerContext:
     """Which of the Trainer's members this is, from 0."""
     ranks: int
     """Members of the Trainer: each takes in its part of an update's trajectories, maybe none."""
+    sharing: bool
+    """Whether the members share the weights between them instead of all holding them."""
     store: str
     """Empty file where the members find each other; empty for a single one."""
     model: ModelSettings = field(default_factory=ModelSettings)

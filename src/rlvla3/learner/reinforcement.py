@@ -225,9 +225,9 @@ class Reinforcement:
             "version": float(self.version),
         }
         self._forget()
-        return UpdateReport(
-            skipped=skipped is not None, rejected=skipped is not None and skipped.rejected, metrics=metrics
-        )
+        # Of several ranks each has a part only, so nothing could be replayed.
+        kept = skipped is not None and skipped.rejected and self.ranks.size == 1
+        return UpdateReport(skipped=skipped is not None, rejected=kept, metrics=metrics)
 
     def _passes(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
         settings, needs = self.settings, self.algorithm.needs

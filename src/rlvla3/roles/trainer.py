@@ -146,14 +146,15 @@ class TrainerRole:
                     f"asked to publish version {command.version}, holds {self.learner.version}"
                 )
             # Every member takes part: gathering the weights may need all of them.
-            weights = self.learner.weights(command.channel)
+            weights, of_base = self.learner.weights(command.channel), self._digest_of_base
+            if command.channel == "evaluation":
+                self._pinned = (command.version, {n: a.copy() for n, a in weights.items()})
             if not self._first:
                 return
             _refuse_not_finite(weights, command.version)
-            sealed = delivery.sealed(weights, self._digest_of_base)
-            self._weights.write(command.channel, command.buffer, command.version, sealed)
-            if command.channel == "evaluation":
-                self._pinned = (command.version, {n: a.copy() for n, a in weights.items()})
+            self._weights.write(
+                command.channel, command.buffer, command.version, delivery.sealed(weights, of_base)
+            )
         self._emit(
             WeightsPublished(
                 member=self._member,
@@ -164,9 +165,10 @@ class TrainerRole:
         )
 
     def _save(self, command: SaveCheckpoint) -> None:
-        if not self._first:
-            return
         with self.usage("checkpoint"):
+            if not self._first:
+                self.learner.save(None)
+                return
             self._keeper.save(self.learner, command.version, command.engine_state)
         self._emit(CheckpointSaved(member=self._member, version=command.version))
 
@@ -174,7 +176,8 @@ class TrainerRole:
         if self._pinned is not None and self._pinned[0] == command.version:
             with self.usage("checkpoint"):
                 whole = fold({**self._base(), **self._pinned[1]})
-                self._keeper.save_best(command.version, whole, command.score)
+                if self._first:
+                    self._keeper.save_best(command.version, whole, command.score)
 
     @cached_property
     def _digest_of_base(self) -> bytes:

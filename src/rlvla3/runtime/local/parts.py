@@ -124,11 +124,12 @@ def _trainer(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Trai
             device=device,
             seed=config.seed,
             streaming=config.schedule.streams,
-            recompute_values=config.trainer.bootstrap == "trainer",
+            final_values=assembly.settings.training.bootstrap == "trainer",
             weights="" if part.resume else config.weights,
             model=config.policy,
             rank=part.rank,
             ranks=part.ranks,
+            sharing=config.trainer.sharing == "weights",
             store=part.store,
         )
         learner = learner_class(config.learner.kind).build(config.learner.options, context)

@@ -303,7 +303,7 @@ class LocalRuntime:
 
     def _judge(self, command: ReportEvaluation) -> None:
         score = self._observer.on_evaluation(command, self._clock.now_s())
-        for trainer in self._assembly.settings.topology.trainers[:1]:
+        for trainer in self._assembly.settings.topology.trainers:
             if score is not None:
                 self._send(trainer, SaveBest(member=trainer, version=command.version, score=score))
 

@@ -1,0 +1,112 @@
+"""Settings of algorithm, learner and Trainer that do nothing, by what the algorithm needs."""
+
+from collections.abc import Iterator
+
+from rlvla3.assembly import Assembly
+from rlvla3.checking.findings import Finding, changed
+from rlvla3.config import Config
+from rlvla3.learner.settings import ReinforcementSettings
+from rlvla3.settings import Settings
+
+
+def learning(assembly: Assembly) -> Iterator[Finding]:
+    """Everything about learning that is worth a warning."""
+    config, options = assembly.config, assembly.config.learner.options
+    yield from _algorithm(config.algorithm.options)
+    yield from _members(assembly)
+    if isinstance(options, ReinforcementSettings):
+        yield from _values(assembly, options)
+        yield from _streaming(assembly, options)
+        yield from _schedule(config, options, assembly.algorithm.needs.values)
+        if options.forward_batch >= options.minibatch:
+            yield Finding(
+                field="learner.options.forward_batch",
+                text=f"{options.forward_batch} is no less than minibatch = {options.minibatch}, which is one "
+                "pass then; leave it out",
+            )
+
+
+def _algorithm(options: Settings) -> Iterator[Finding]:
+    correction = getattr(options, "correction", None)
+    useless = {
+        "none": ("weight_limit", "trust_width"),
+        "decoupled": ("trust_width",),
+        "vtrace": ("trust_width",),
+        "truncated_is": ("trust_width", "clip_low", "clip_high", "dual_clip"),
+        "gaussian": ("weight_limit", "clip_low", "clip_high", "dual_clip"),
+    }.get(str(correction), ())
+    for name in useless:
+        if changed(options, name):
+            yield Finding(
+                field=f"algorithm.options.{name}",
+                text=f"correction {correction} does not use it: it has no effect; leave it out",
+            )
+    if getattr(options, "kl_coefficient", 1.0) == 0 and changed(options, "kl_estimator"):
+        yield Finding(
+            field="algorithm.options.kl_estimator",
+            text="nothing is estimated: kl_coefficient is 0; set it, or leave this out",
+        )
+
+
+def _members(assembly: Assembly) -> Iterator[Finding]:
+    trainer = assembly.config.trainer
+    if trainer.sharing == "weights" and trainer.members == 1:
+        yield Finding(
+            field="trainer.sharing",
+            text="one member has nobody to share weights with; set trainer.members, or leave it out",
+        )
+    units = trainer.batch // assembly.groups.size
+    if units < trainer.members:
+        what = "groups" if assembly.groups.size > 1 else "trajectories"
+        yield Finding(
+            field="trainer.members",
+            text=f"{trainer.members} members for the {units} {what} of a version: {trainer.members - units} "
+            f"have nothing; use at most {units}, or a larger trainer.batch",
+        )
+
+
+def _values(assembly: Assembly, options: ReinforcementSettings) -> Iterator[Finding]:
+    if assembly.algorithm.needs.values:
+        return
+    kind = assembly.config.algorithm.kind
+    for name in ("value_lr", "value_warm_up", "value_passes", "recompute_values"):
+        if changed(options, name):
+            yield Finding(
+                field=f"learner.options.{name}",
+                text=f"{kind} needs no values: it has no effect; leave it out",
+            )
+    if changed(assembly.config.trainer, "bootstrap"):
+        yield Finding(
+            field="trainer.bootstrap", text=f"{kind} needs no values: nothing is bootstrapped; leave it out"
+        )
+
+
+def _streaming(assembly: Assembly, options: ReinforcementSettings) -> Iterator[Finding]:
+    streams, normalised = assembly.config.schedule.streams, assembly.algorithm.needs.normalised
+    why = "nothing is streamed" if not streams else "advantages are not normalised"
+    if changed(options, "streamed_statistics") and not (streams and normalised):
+        yield Finding(
+            field="learner.options.streamed_statistics", text=f"{why}: it has no effect; leave it out"
+        )
+    earlier = streams and normalised and options.streamed_statistics == "earlier"
+    if changed(options, "statistics_keep") and not earlier:
+        yield Finding(
+            field="learner.options.statistics_keep",
+            text="no statistics of earlier updates normalise anything: it has no effect; leave it out",
+        )
+
+
+def _schedule(config: Config, options: ReinforcementSettings, values: bool) -> Iterator[Finding]:
+    updates = config.trainer.updates
+    if values and options.value_warm_up >= updates:
+        yield Finding(
+            field="learner.options.value_warm_up",
+            text=f"{options.value_warm_up} of {updates} versions train the value head only: the policy never "
+            "changes; lower it or raise trainer.updates",
+        )
+    if options.lr_schedule != "constant" and options.schedule_versions != updates:
+        yield Finding(
+            field="learner.options.schedule_versions",
+            text=f"{options.schedule_versions} is not trainer.updates = {updates}: the rates fall too "
+            f"{'slowly' if options.schedule_versions > updates else 'fast'}; set it equal",
+        )
