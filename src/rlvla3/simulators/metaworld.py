@@ -110,6 +110,8 @@ class MetaworldSettings(Settings):
     """Weight of the shaping term; only for ``reward: shaped``."""
     shaping_discount: float = Field(default=0.994, gt=0, le=1)
     """Discount of the shaping potential for each sub-step (0.994⁵ = 0.97); only for ``reward: shaped``."""
+    step_penalty: float = Field(default=0.0, ge=0)
+    """Taken off the reward of every sub-step, whatever ``reward`` is: being fast pays."""
     terminate_on_success: bool = True
     """End the episode at the first success; otherwise only the step limit ends it."""
     benchmark_seeds: BenchmarkSeeds = BenchmarkSeeds()
@@ -265,7 +267,7 @@ class MetaworldEnv:
             limit_is=self._settings.limit_is,
         )
         return Step(
-            reward=self._reward(info, success, float(dense)),
+            reward=self._reward(info, success, float(dense)) - self._settings.step_penalty,
             terminated=terminated,
             truncated=truncated,
             success=success,

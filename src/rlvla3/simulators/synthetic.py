@@ -63,8 +63,11 @@ class SyntheticSettings(Settings):
     """Reward of every sub-step of ``delay``."""
     success_at: int = Field(default=0, ge=0)
     """Sub-step (from 1) at which ``delay`` succeeds; 0: never."""
-    reward: Literal["success", "shaped"] = "shaped"
-    """Reward of ``reach``: 1 at success, or that plus weight·(discount·φ′ − φ), φ = 1 − distance / 2."""
+    reward: Literal["success", "dense", "shaped"] = "shaped"
+    """Reward of ``reach``: 1 at success, the potential φ = 1 − distance / 2, or success plus
+    weight·(discount·φ′ − φ)."""
+    step_penalty: float = Field(default=0.0, ge=0)
+    """Taken off the reward of every sub-step of ``reach``, whatever ``reward`` is: being fast pays."""
     shaping_weight: float = 0.5
     """Weight of the shaping term."""
     shaping_discount: float = Field(default=0.994, gt=0, le=1)
@@ -284,7 +287,9 @@ class ReachEnv(_SyntheticEnv):
         self._pointer = np.clip(self._pointer + STEP_LENGTH * action.astype(np.float64), -1.0, 1.0)
         after = self._distance()
         success = after <= REACHED
-        reward = float(success)
+        if self._settings.reward == "dense":
+            return 1 - after / 2 - self._settings.step_penalty, success
+        reward = float(success) - self._settings.step_penalty
         if self._settings.reward == "shaped":
             gain = self._settings.shaping_discount * (1 - after / 2) - (1 - before / 2)
             reward += self._settings.shaping_weight * gain
