@@ -73,6 +73,8 @@ def rollout(
         name: array.reshape(rows, chunks + 1, *array.shape[1:])
         for name, array in observations(rows * (chunks + 1), seed=first).items()
     }
+    for name in observation:  # members of a group begin alike
+        observation[name][:, 0] = observation[name][np.arange(rows) // group * group, 0]
     inputs = {name: array[:, :chunks].reshape(-1, *array.shape[2:]) for name, array in observation.items()}
     noise = tuple(
         NoiseKey(seed=1, episode=first + row, chunk=chunk) for row in range(rows) for chunk in range(chunks)
@@ -93,7 +95,7 @@ def rollout(
             row=Row(row),
             episode=Episode(first + row),
             group=first + row // group,
-            start=Start(task=0, split="train", state=row),
+            start=Start(task=0, split="train", state=row // group),
             first_chunk=0,
             chunks=chunks,
             sub_steps=chunks * CHUNK,

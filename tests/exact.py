@@ -92,6 +92,7 @@ def rollout(
     acted by the version before, whose log-probs were a little different."""
     random, chunks = np.random.default_rng(first + 1), 4
     x = random.standard_normal((rows, chunks + 1, FEATURES))
+    x[1::2, 0] = x[0 : rows - rows % 2 : 2, 0]  # members of a group begin alike
     action = random.standard_normal((rows, chunks, CHUNK, ACTION))
     flat = model.evaluate(
         (), {"x": x[:, :chunks].reshape(-1, FEATURES)}, {"action": action.reshape(-1, CHUNK, ACTION)}

@@ -1,9 +1,11 @@
 """Modules of the user's own that do not work: one line that says which setting, what and where."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import bandit
 import pytest
 
 from rlvla3.assembly import Assembly
@@ -11,6 +13,8 @@ from rlvla3.cli import main
 from rlvla3.config import load_config
 from rlvla3.core.batcher import Pending
 from rlvla3.errors import UserError
+from rlvla3.learner.reinforcement import Reinforcement
+from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.messages import Member, Request, Slot, Version
 
 
@@ -69,6 +73,39 @@ def test_an_algorithm_that_does_not_say_what_it_needs(module: Path) -> None:
     )
     with pytest.raises(UserError, match="its attribute needs must be a Needs"):
         _ = Assembly(load_config("reach", ["algorithm.kind=mine:Thing"])).algorithm
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("def loss(self, inputs, *, value_only): return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("def loss(self, inputs, *, value_only): return inputs.value", "loss must return (losses, figures)"),
+        (
+            "def loss(self, inputs, *, value_only): return inputs.value.mean(), {}",
+            "loss must be a tensor [24], it is ()",
+        ),
+        ("def loss(self, inputs, *, value_only): return inputs.returns, {}", "loss must have a gradient"),
+        (
+            "def loss(self, inputs, *, value_only): return inputs.value, {'x': 1.0}",
+            "figure 'x' must be a tensor [24], it is float",
+        ),
+        ("def estimates(self, rollouts): return None", "estimates must return (Estimates, figures)"),
+    ],
+)
+def test_an_algorithm_that_fails_in_an_update_is_named(method: str, fault: str, module: Path) -> None:
+    module.write_text(f"from rlvla3.algorithms.ppo import PPO\n\nclass Thing(PPO):\n    {method}\n")
+    algorithm = Assembly(load_config("reach", ["algorithm.kind=mine:Thing"])).algorithm
+    settings = ReinforcementSettings(minibatch=64, value_warm_up=0)
+    trained = Reinforcement(bandit.build(), algorithm, settings, seed=0)
+
+    def update() -> None:
+        trained.ingest(*bandit.rollout(trained.model, 12, 2))
+        trained.update()
+
+    with pytest.raises(UserError, match=re.escape(fault)) as refusal:
+        update()
+    assert "algorithm.kind = 'mine:Thing'" in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,11 @@ def demo(
     overrides: Overrides = None,
     folder: Annotated[Path, typer.Option("--folder", help="Run folder.", **_PATH)] = Path("runs/demo"),
     more_cloning: Annotated[
-        bool, typer.Option(help="Also spend PPO's seconds on more cloning, for comparison.")
+        bool, typer.Option(help="Also spend training's seconds on more cloning, for comparison.")
     ] = True,
     json: Json = None,
 ) -> None:
-    """From nothing to a trained policy: demonstrations, warm start, PPO, success before and after."""
+    """From nothing to a trained policy: demonstrations, warm start, training, success before and after."""
     from rlvla3.commands import demonstrating
 
     demonstrating.command(recipe, overrides or [], folder, more_cloning, json)

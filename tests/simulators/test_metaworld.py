@@ -121,6 +121,15 @@ def test_shaped_reward_is_success_plus_weighted_potential_difference(make):
 
 
 @pytest.mark.metaworld
+def test_a_penalty_is_taken_off_every_step(make):
+    plain, fined = make(reward="dense"), make(reward="dense", step_penalty=0.5)
+    for env in (plain, fined):
+        env.reset(START, 0)
+    action = np.zeros(4, np.float32)
+    assert plain.step(action).reward - fined.step(action).reward == pytest.approx(0.5)
+
+
+@pytest.mark.metaworld
 def test_a_reward_of_the_users_own(make):
     own, dense = make(reward=f"{__name__}:distance_reward"), make(reward="dense")
     for env in (own, dense):

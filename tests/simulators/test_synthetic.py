@@ -80,6 +80,16 @@ def test_shaped_reward_adds_the_weighted_potential_difference():
     assert step.reward == pytest.approx(0.5 * (before - after) / 2)
 
 
+def test_dense_reward_and_a_penalty_for_each_step():
+    for reward, expected in (("dense", lambda after: 1 - after / 2 - 0.1), ("success", lambda after: -0.1)):
+        env = Synthetic(SyntheticSettings(reward=reward, step_penalty=0.1)).make()
+        env.reset(start(), 0)
+        step = env.step(env.way())
+        after = np.hypot(*(env._target - env._pointer))
+        assert not step.success
+        assert step.reward == pytest.approx(expected(after))
+
+
 def test_a_marked_fault_strikes_once(tmp_path):
     fault = {"kind": "exception", "start_state": 0, "step": 1, "marker": str(tmp_path / "struck")}
     env = Synthetic(SyntheticSettings.model_validate({"task": "delay", "faults": [fault]})).make()

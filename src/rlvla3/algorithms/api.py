@@ -22,6 +22,9 @@ class Groups:
     replacements: int = 0
     """Groups of one version whose members all have the same score, and teach nothing, that may be
     replaced by fresh ones; further ones are trained as they are."""
+    tolerance: float = 0.0
+    """Largest difference between the first observations of two members that still counts as one initial
+    state: of any number, pixels as parts of 255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,10 @@ class GroupedSettings(PolicyGradientSettings):
     replacements: int = Field(default=0, ge=0)
     """Groups of one version with nothing but equal scores that may be replaced by fresh ones (dynamic
     sampling); further ones are trained as they are, with advantages of 0."""
+    start_tolerance: float = Field(default=0.0, ge=0)
+    """Largest difference between the first observations of a group's members that is still one initial
+    state, of any number (pixels: parts of 255); more ends the run. 0: equal bits, which a hard reset
+    gives. The greatest difference met is logged."""
     correction: Literal["none", "decoupled", "truncated_is", "gaussian"] = "decoupled"
     """What trajectories of an earlier version are corrected by; as for PPO. vtrace needs values."""
     kl_estimator: Literal["k2", "k3"] = "k3"
@@ -48,7 +52,12 @@ class Grouped(ABC):
             reference=settings.kl_coefficient > 0,
             linear=settings.correction != "none",
             values=False,
-            groups=Groups(size=settings.group_size, score=settings.score, replacements=settings.replacements),
+            groups=Groups(
+                size=settings.group_size,
+                score=settings.score,
+                replacements=settings.replacements,
+                tolerance=settings.start_tolerance,
+            ),
         )
 
     @abstractmethod

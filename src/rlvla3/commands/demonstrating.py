@@ -1,11 +1,11 @@
 """``rlvla3 demo``: from nothing to a trained policy, with honest baselines beside it.
 
-Collect slow demonstrations, clone them, train the clone with asynchronous PPO, and evaluate all of
+Collect slow demonstrations, clone them, train the clone asynchronously, and evaluate all of
 it on held-out initial states, episode by episode on the same states:
 
-* the clone, within the step budget and without a limit, before and after PPO;
+* the clone, within the step budget and without a limit, before and after training;
 * the clone with all its motions scaled by the best of several constants (speed without learning);
-* the clone after as many more seconds of cloning as PPO took.
+* the clone after as many more seconds of cloning as training took.
 """
 
 import time
@@ -82,8 +82,10 @@ def command(
         stage.done(
             "evaluation before", f"{_text(before)} in budget, {_text(before_unlimited)} without a limit"
         )
-        outcome = train(config.model_copy(update={"weights": str(clone)}), run, resume=False, phase="PPO")
-        stage.done("PPO", outcome.stop.reason)
+        outcome = train(
+            config.model_copy(update={"weights": str(clone)}), run, resume=False, phase="training"
+        )
+        stage.done("training", outcome.stop.reason)
         if outcome.signal:
             line = f"{folder}: the demonstration was interrupted; what there is so far stays there"
             raise EndedBySignal(outcome.signal, line)
@@ -199,7 +201,8 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
         "gain_unlimited": _gain(result.before_unlimited, result.after_unlimited, config.seed),
         "seconds": stage.total_s,
         "stages_s": stage.seconds,
-        "ppo_s": monitor.seconds,
+        "algorithm": config.algorithm.kind,
+        "training_s": monitor.seconds,
         "env_steps": statistics.sub_steps,
         "steps_per_s": statistics.sub_steps / monitor.seconds,
         "trained_steps_per_s": statistics.trained_sub_steps / monitor.seconds,
@@ -250,14 +253,14 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
         table.add_column(name, justify="right")
     rows = {
         "clone, step budget (before)": result.before,
-        "after PPO, step budget": result.after,
+        "after training, step budget": result.after,
         "clone, no step limit": result.before_unlimited,
-        "after PPO, no step limit": result.after_unlimited,
+        "after training, no step limit": result.after_unlimited,
     }
     best = summary["scaled_clone"]["scale"]
     rows[f"clone with motions x {best}, step budget"] = result.scaled[best]
     if result.more_cloning is not None:
-        rows["more cloning instead of PPO, step budget"] = result.more_cloning
+        rows["more cloning instead, step budget"] = result.more_cloning
     for label, outcome in rows.items():
         each = [outcome.of_task(task) for task in range(len(outcome.tasks))]
         low, high = outcome.interval
@@ -271,7 +274,7 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
             f"paired bootstrap p = {summary[name]['p']:.4f}"
         )
     typer.echo(
-        f"PPO: {summary['env_steps']} env steps in {summary['ppo_s']:.0f} s = "
+        f"{summary['algorithm']}: {summary['env_steps']} env steps in {summary['training_s']:.0f} s = "
         f"{summary['steps_per_s']:.0f} steps/s, {summary['useful_cpu']:.0%} of the cores' time useful; "
         f"everything took {summary['seconds']:.0f} s"
     )

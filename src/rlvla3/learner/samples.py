@@ -14,6 +14,7 @@ from torch import Tensor
 from rlvla3.algorithms.advantage import chunk_rewards, valid_mask
 from rlvla3.algorithms.api import Algorithm, Figures, Rollouts
 from rlvla3.learner.api import Slab
+from rlvla3.learner.groups import start_differences
 from rlvla3.learner.recomputing import Inputs, Recomputing
 from rlvla3.learner.settings import Aggregate
 from rlvla3.messages import Trajectory
@@ -182,6 +183,10 @@ def gather(
     ]
     rollouts = _rollouts(parts, values, bootstrap, proximal, reference, algorithm)
     estimates, figures = algorithm.estimates(rollouts)
+    if algorithm.needs.groups:
+        first = [{name: array[0] for name, array in part.observation.items()} for part in parts]
+        differences = start_differences(trajectories, first, algorithm.needs.groups)
+        figures = {**figures, "group/start_difference_max": torch.from_numpy(differences)}
     samples = [
         Samples(
             observation=part.observation,
