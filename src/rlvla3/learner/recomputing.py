@@ -73,7 +73,8 @@ class Recomputing:
             if name.startswith("record.")
         }
         prefix = self._prefix(observation, record) if self._ranks.sharded else ()
-        record.pop(PREFIX, None)
+        stored = {PREFIX: record.pop(PREFIX)} if PREFIX in record else {}
+        self._stored = stored
         return prefix, observation, record
 
     def prefixes(self, chunks: Sequence[tuple[Fields, Fields]], blank: Inputs) -> list[Prefix]:
