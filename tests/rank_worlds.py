@@ -28,6 +28,8 @@ class Plan:
     streaming: bool = False
     frozen: bool = True
     """Whether the prefix is frozen."""
+    stored: bool = False
+    """Whether rollouts store it."""
     options: tuple[tuple[str, Any], ...] = ()
     """Settings of the learner."""
     updates: int = 2
@@ -90,7 +92,9 @@ class _World:
 
         self.folder, self.plan = folder, plan
         self.ranks = Ranks(rank, ranks, sharded=plan.sharded)
-        self.settings = bandit.SMALL.model_copy(update={"freeze_prefix": plan.frozen})
+        self.settings = bandit.SMALL.model_copy(
+            update={"freeze_prefix": plan.frozen, "store_prefix": plan.stored}
+        )
         model = bandit.build(settings=self.settings)
         shard(model, self.ranks)
         kind, options = ALGORITHMS[plan.algorithm]

@@ -20,6 +20,9 @@ PLANS = {
         sharded=True, frozen=False, options=(("forward_batch", 2),)
     ),
     "grpo, weights shared, streamed": Plan(algorithm="grpo", sharded=True, streaming=True),
+    "ppo, weights shared, prefixes stored, in several passes": Plan(
+        sharded=True, stored=True, options=(("forward_batch", 2),)
+    ),
     "fewer groups than ranks": Plan(trajectories=1, sharded=True),
 }
 

@@ -48,12 +48,12 @@ def test_two_trainer_members_train_and_another_number_goes_on(tmp_path: Path, sh
 
 
 def test_groups_are_trained_whole_and_equal_ones_replaced(tmp_path: Path) -> None:
-    """Fresh weights never succeed: every group is equal, so each version replaces what it may."""
+    """Fresh weights hardly ever succeed: nearly every group is equal, and is replaced at first."""
     options = ("algorithm.kind=grpo", "algorithm.options.group_size=4", "algorithm.options.replacements=3")
     found = run(tmp_path, "reach", *SMALL, *options, "trainer.updates=3", "--folder", str(tmp_path / "run"))
     assert [m["train/group/start_difference_max"] for m in found] == [0.0, 0.0, 0.0]
     assert all(m["train/group/equal"] > 0 for m in found)
-    assert found[-1]["groups/replaced"] >= 3
+    assert max(m["groups/replaced"] for m in found) == 3
     assert found[-1]["accounting/trained"] == 48
 
 

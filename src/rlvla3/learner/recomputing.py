@@ -59,6 +59,8 @@ class Recomputing:
         self._proximal, self.reference_parts = proximal, reference
         self._values, self._final_values = values, final_values
         self._forward_batch = forward_batch
+        self._stored: Fields = {}
+        """The prefix of a blank chunk, where rollouts store prefixes."""
 
     def blank(self, slab: Slab) -> Inputs:
         """One chunk of zeros, as the slab would hold it; its prefix is added where ranks compute on it."""
@@ -79,7 +81,9 @@ class Recomputing:
 
     def prefixes(self, chunks: Sequence[tuple[Fields, Fields]], blank: Inputs) -> list[Prefix]:
         """What no trained weight touches, of each trajectory."""
-        return self._each([(o, r) for o, r in chunks], lambda pair: self._prefix(*pair), (blank[1], blank[2]))
+        # A stored prefix saves passes, which a blank must then save too.
+        nothing = (blank[1], blank[2] | self._stored)
+        return self._each(list(chunks), lambda pair: self._prefix(*pair), nothing)
 
     def proximal(
         self, inputs: Sequence[Inputs], stale: Sequence[bool], blank: Inputs
