@@ -55,7 +55,7 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -m 'not (long or live or metaworld or gpu)'
+	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu)'
 
 test-live: install
 	$(BIN)/python -m pytest -m '(long or live or metaworld) and not gpu'

@@ -237,7 +237,7 @@ class AlgorithmConfig(ComponentConfig):
     """The algorithm: advantages and loss."""
 
     kind: str = "ppo"
-    """A built-in name (ppo) or ``module:attribute``."""
+    """A built-in name (ppo, grpo, rloo, reinforce++) or ``module:attribute``."""
 
     @classmethod
     def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:

@@ -115,6 +115,12 @@ def _check_streaming(config: Config, needs: Needs, options: ReinforcementSetting
         )
     if options.streamed_statistics != "own" or not needs.normalised:
         return
+    if not needs.linear and ":" in kind:
+        raise UserError(
+            f"learner.options.streamed_statistics = own: algorithm.kind = {kind} does not say that its loss "
+            "is linear in the advantage (needs.linear), so it may not be normalised afterwards; use "
+            "streamed_statistics=earlier"
+        )
     if not needs.linear and config.schedule.lag:
         raise UserError(
             f"learner.options.streamed_statistics = own: with a lag the loss of algorithm.kind = {kind} with "

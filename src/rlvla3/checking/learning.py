@@ -13,7 +13,7 @@ def learning(assembly: Assembly) -> Iterator[Finding]:
     """Everything about learning that is worth a warning."""
     config, options = assembly.config, assembly.config.learner.options
     yield from _algorithm(config.algorithm.options)
-    yield from _members(assembly)
+    yield from _members(config)
     if isinstance(options, ReinforcementSettings):
         yield from _values(assembly, options)
         yield from _streaming(assembly, options)
@@ -48,20 +48,12 @@ def _algorithm(options: Settings) -> Iterator[Finding]:
         )
 
 
-def _members(assembly: Assembly) -> Iterator[Finding]:
-    trainer = assembly.config.trainer
+def _members(config: Config) -> Iterator[Finding]:
+    trainer = config.trainer
     if trainer.sharing == "weights" and trainer.members == 1:
         yield Finding(
             field="trainer.sharing",
             text="one member has nobody to share weights with; set trainer.members, or leave it out",
-        )
-    units = trainer.batch // assembly.groups.size
-    if units < trainer.members:
-        what = "groups" if assembly.groups.size > 1 else "trajectories"
-        yield Finding(
-            field="trainer.members",
-            text=f"{trainer.members} members for the {units} {what} of a version: {trainer.members - units} "
-            f"have nothing; use at most {units}, or a larger trainer.batch",
         )
 
 

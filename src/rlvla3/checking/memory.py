@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived
+from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.policies.tiny import architecture
 
 _MIB = 2**20
@@ -31,9 +32,8 @@ def memory(assembly: Assembly) -> Iterator[Derived]:
     buffers = assembly.settings.weight_buffers + (2 if assembly.settings.evaluation.starts else 0)
     torch = 0 if config.policy.kind == "emulated" else _TORCH_MIB
     simulators = config.simulator.members * _SIMULATOR_MIB.get(config.simulator.kind, _OTHER_SIMULATOR_MIB)
-    # A Trainer holds the weights, and of those that train gradients, two moments and an average.
     generators = config.generator.members * (_PROCESS_MIB + torch + weights)
-    trainers = config.trainer.members * (_PROCESS_MIB + torch + weights + 4 * trained)
+    trainers = config.trainer.members * (_PROCESS_MIB + torch) + _learner_mib(assembly, weights, trained)
     shared = slab + buffers * published
     total = shared + simulators + generators + trainers + _PROCESS_MIB
     yield Derived(name="slab", value=slab, unit="MiB", note="shared; reserved at the start")
@@ -54,6 +54,24 @@ def memory(assembly: Assembly) -> Iterator[Derived]:
             f"Trainers {trainers:.0f} and their batch, controller {_PROCESS_MIB}"
         ),
     )
+
+
+def _learner_mib(assembly: Assembly, weights: float, trained: float) -> float:
+    """Weights and all that goes with those that train, of all Trainer members together.
+
+    While an update runs: the gradient, the average, two moments, the version before, and copies of weights,
+    average and moments to put back where it is skipped.
+    """
+    trainer, options, needs = (
+        assembly.config.trainer,
+        assembly.config.learner.options,
+        assembly.algorithm.needs,
+    )
+    own = isinstance(options, ReinforcementSettings) and options.streamed_statistics == "own"
+    streams = assembly.config.schedule.streams and needs.normalised and own
+    copies = 9 + needs.reference + 2 * streams
+    whole = weights + copies * trained
+    return whole if trainer.sharing == "weights" else trainer.members * whole
 
 
 def _weights_mib(assembly: Assembly) -> tuple[float, float, str]:

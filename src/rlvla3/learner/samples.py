@@ -294,7 +294,7 @@ def _rollouts(
         reference_gap=_padded(
             [_gap(p.log_prob, old, p) for old, p in zip(reference, parts, strict=True)], chunks
         ),
-        score=torch.tensor(score, dtype=torch.float32),
+        score=torch.tensor(score, dtype=torch.float64),
         group=torch.tensor([int(p.trajectory.group) for p in parts]),
     )
 
