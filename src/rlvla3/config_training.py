@@ -92,6 +92,11 @@ def check_learning(config: Config, needs: Needs) -> None:
             f"trainer.members = {config.trainer.members}: algorithm.kind = {kind} estimates from the whole "
             "update, and each member has a part of it; use trainer.members=1"
         )
+    if needs.whole_batch and config.trainer.micro_batch != config.trainer.batch:
+        raise UserError(
+            f"trainer.micro_batch = {config.trainer.micro_batch}: algorithm.kind = {kind} estimates from the "
+            f"whole update, which must come in one piece; use trainer.micro_batch={config.trainer.batch}"
+        )
     options = config.learner.options
     if isinstance(options, ReinforcementSettings):
         if segments and options.aggregate == "episode":

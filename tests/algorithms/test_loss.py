@@ -126,12 +126,24 @@ def test_reference_kl_by_hand(estimator, expected) -> None:
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
-def test_the_gradient_of_k3_is_that_of_the_kl() -> None:
-    """For samples of π with x = log π − log π_ref, d/dlogπ k3 = 1 − e^−x, of mean 0 only where both agree."""
-    log_prob = torch.tensor([2.0]).log().requires_grad_(True)
-    loss = reference_kl(log_prob, torch.zeros(1), torch.ones(1, dtype=torch.bool), "k3", 20.0)
-    torch.autograd.backward(loss.sum())
-    assert float(log_prob.grad[0]) == pytest.approx(0.5)
+def test_what_each_estimator_s_gradient_descends() -> None:
+    """All outcomes of three, each weighed by its probability under π: as losses k2 descends KL(π ‖ π_ref),
+    k3 KL(π_ref ‖ π), and k1 nothing; as values k1 and k3 are KL(π ‖ π_ref)."""
+    logits = torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    log_prob = logits.log_softmax(0)
+    chance = log_prob.exp().detach()
+    forward = (log_prob.exp() * (log_prob - reference)).sum()
+    backward = (reference.exp() * (reference - log_prob)).sum()
+    wanted = {"k1": torch.zeros(()) * logits.sum(), "k2": forward, "k3": backward}
+    mask = torch.ones(3, dtype=torch.bool)
+    for estimator, divergence in wanted.items():
+        each = reference_kl(log_prob, reference, mask, estimator, 20.0)
+        (found,) = torch.autograd.grad((chance * each).sum(), logits, retain_graph=True)
+        (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+        if estimator != "k2":
+            assert (chance * each).sum().item() == pytest.approx(forward.item())
 
 
 def test_dual_clip_bounds_a_negative_advantage() -> None:

@@ -82,7 +82,9 @@ class Ledger:
         state = self._state(run)
         starts, version = state["flights"]["starts"], state["version"]
         handed_out = {
-            (task, number) for task, count in enumerate(starts["sequence"]["counts"]) for number in range(count)
+            (task, number)
+            for task, count in enumerate(starts["sequence"]["counts"])
+            for number in range(count)
         }
         trained = {
             tuple(item["start"])

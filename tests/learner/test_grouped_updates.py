@@ -91,9 +91,17 @@ def test_members_that_did_not_begin_alike_are_told() -> None:
         assert tolerant.update().metrics["group/start_difference_max"] == pytest.approx(wanted)
 
 
+def test_numbers_that_are_none_are_no_equal_start() -> None:
+    trained = learner()
+    trajectories, slab = bandit.rollout(trained.model, 4, 2, group=4)
+    slab["observation.state"][1, 0, 0] = np.nan
+    with pytest.raises(UserError, match="differs from episode 0 by inf in 'state'"):
+        trained.ingest(trajectories, slab)
+
+
 def test_members_of_another_start_are_told() -> None:
     trained = learner()
     trajectories, slab = bandit.rollout(trained.model, 4, 2, group=4)
     other = Start(task=0, split="train", state=9)
-    with pytest.raises(UserError, match="must begin alike"):
+    with pytest.raises(RuntimeError, match="state=9"):
         trained.ingest([*trajectories[:3], msgspec.structs.replace(trajectories[3], start=other)], slab)

@@ -23,6 +23,24 @@ PLANS = {
     "ppo, weights shared, prefixes stored, in several passes": Plan(
         sharded=True, stored=True, options=(("forward_batch", 2),)
     ),
+    "values first, the prefix trains": Plan(
+        frozen=False, options=(("value_warm_up", 1), ("value_passes", 2), ("weight_decay", 0.1))
+    ),
+    "values first, the prefix trains, weights shared, streamed": Plan(
+        frozen=False, sharded=True, streaming=True, options=(("value_warm_up", 1), ("value_passes", 1))
+    ),
+    "vtrace, values anew, by episode, weights shared": Plan(
+        algorithm="vtrace", sharded=True, options=(("recompute_values", True), ("aggregate", "episode"))
+    ),
+    "reinforce++, streamed with its own statistics": Plan(
+        algorithm="reinforce++", streaming=True, options=(("streamed_statistics", "own"),)
+    ),
+    "shortened": Plan(options=(("target_kl", 1e-4), ("lr", 1e-3)), updates=1),
+    "shortened, weights shared": Plan(sharded=True, options=(("target_kl", 1e-4), ("lr", 1e-3)), updates=1),
+    "skipped": Plan(skips=1, streaming=True, options=(("min_ess", 0.5),)),
+    "skipped, weights shared, streamed": Plan(
+        algorithm="grpo", skips=1, sharded=True, streaming=True, options=(("min_ess", 0.5),)
+    ),
     "fewer groups than ranks": Plan(trajectories=1, sharded=True),
 }
 
@@ -51,6 +69,14 @@ def test_ranks_compute_what_one_computes(computed, name, ranks) -> None:
     one = computed[1][name]
     assert any(np.abs(array).max() > 1e-4 for key, array in one[1].items() if key.startswith("gradient/"))
     close(one, computed[ranks][name])
+
+
+def test_the_plans_skip_and_shorten(computed) -> None:
+    for name in ("skipped", "skipped, weights shared, streamed"):
+        assert [m["was_skipped"] for m in computed[1][name][0]] == [1.0, 0.0]
+        assert computed[1][name][0][0]["start_ess"] < 0.5
+    for name in ("shortened", "shortened, weights shared"):
+        assert computed[1][name][0][0]["shortened_updates"] == 1.0
 
 
 def test_a_run_goes_on_with_other_numbers_of_ranks(tmp_path) -> None:

@@ -2,14 +2,17 @@
 
 import itertools
 
+import bandit
 import exact
 import numpy as np
 import pytest
 import torch
 
 from rlvla3.algorithms.normalise import statistics
+from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.learner.reinforcement import Reinforcement
 from rlvla3.learner.samples import join
+from rlvla3.learner.settings import ReinforcementSettings
 
 CUTS = ((0, 2, 6, 12), (0, 4, 12), (0, 12))
 
@@ -19,9 +22,9 @@ def watched(trained: Reinforcement) -> list[dict[str, torch.Tensor]]:
     seen: list[dict[str, torch.Tensor]] = []
     step = trained._optimiser.step
 
-    def stepped():
+    def stepped(**options):
         seen.append({name: g.clone() for name, g in trained._optimiser.gradients().items()})
-        return step()
+        return step(**options)
 
     trained._optimiser.step = stepped  # type: ignore[method-assign]
     return seen
@@ -100,6 +103,27 @@ def test_with_its_own_statistics_the_very_first_update_is_streamed_too() -> None
         results.append(trained.weights("rollout"))
     for key, array in results[0].items():
         np.testing.assert_allclose(array, results[1][key], atol=1e-9)
+
+
+@pytest.mark.parametrize("same", [5.0, 0.3])
+def test_equal_advantages_are_no_step_whatever_the_rounding(same) -> None:
+    """float32; the update's own deviation is 0, and what is left of the differences must not be blown up."""
+    kind = algorithm_class("reinforce++")
+    trained = Reinforcement(
+        bandit.build(),
+        kind(kind.Settings()),
+        ReinforcementSettings(streamed_statistics="own", epochs=1, minibatch=7),
+        seed=0,
+        streaming=True,
+    )
+    before = trained.weights("rollout")
+    trajectories, slab = bandit.rollout(trained.model, 12, 1)
+    slab["reward"][:] = same / bandit.CHUNK
+    trained.ingest(trajectories[:5], slab)
+    trained.ingest(trajectories[5:], slab)
+    assert trained.update().metrics["grad_norm"] < 1e-3
+    for name, array in trained.weights("rollout").items():
+        np.testing.assert_allclose(array, before[name], atol=1e-5)
 
 
 def test_chunks_are_weighed_by_token_or_by_episode() -> None:

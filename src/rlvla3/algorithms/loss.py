@@ -185,7 +185,8 @@ def reference_kl(
     """Estimate of KL(π ‖ π_reference) from samples of π, [B], with x = log π − log π_reference.
 
     k1 = x (unbiased, may be negative), k2 = x²/2 (biased, little variance), k3 = e^−x − 1 + x (unbiased,
-    never negative). As a loss k1 has a gradient of mean 0 and belongs into the reward instead.
+    never negative). As losses, over samples of π: k1 has a gradient of mean 0 and belongs into the reward
+    instead; k2 descends KL(π ‖ π_reference), k3 KL(π_reference ‖ π).
     """
     gap = log_ratio(log_prob, reference, mask, limit)
     if estimator == "k1":

@@ -13,6 +13,7 @@ def learning(assembly: Assembly) -> Iterator[Finding]:
     """Everything about learning that is worth a warning."""
     config, options = assembly.config, assembly.config.learner.options
     yield from _algorithm(config.algorithm.options)
+    yield from _entropy(config)
     yield from _members(config)
     if isinstance(options, ReinforcementSettings):
         yield from _values(assembly, options)
@@ -45,6 +46,18 @@ def _algorithm(options: Settings) -> Iterator[Finding]:
         yield Finding(
             field="algorithm.options.kl_estimator",
             text="nothing is estimated: kl_coefficient is 0; set it, or leave this out",
+        )
+
+
+def _entropy(config: Config) -> Iterator[Finding]:
+    policy, options = config.policy, config.algorithm.options
+    if policy.kind != "tiny" or not changed(options, "entropy_coefficient"):
+        return
+    if policy.options.head == "flow" and policy.options.method != "noise":
+        yield Finding(
+            field="algorithm.options.entropy_coefficient",
+            text=f"the entropy of method {policy.options.method} does not depend on the weights: it has no "
+            "effect; leave it out, or use policy.options.method=noise or head=tokens",
         )
 
 

@@ -151,6 +151,13 @@ def _policy(config: Config) -> Iterator[Finding]:
                 field=f"policy.options.{name}",
                 text=f"head {options.head}, method {options.method}: it has no effect; leave it out",
             )
+    joined = {"chunk_level": (), "action_level": ("chunk_reduce",)}
+    for name in joined.get(options.ratio_level, ("chunk_reduce", "dim_reduce")):
+        if changed(options, name):
+            yield Finding(
+                field=f"policy.options.{name}",
+                text=f"ratio_level {options.ratio_level} joins nothing by it: it has no effect; leave it out",
+            )
     if config.policy.publish == "trained" and not (config.policy.lora.rank or options.freeze_prefix):
         yield Finding(
             field="policy.publish",

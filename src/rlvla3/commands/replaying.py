@@ -30,7 +30,7 @@ def command(folder: Path, overrides: Sequence[str], allow_code: bool, json: Path
         algorithm=algorithm_class(config.algorithm.kind)(config.algorithm.options),
         device="cpu",
         seed=config.seed,
-        streaming=False,
+        streaming=config.schedule.streams,
         final_values=config.trainer.bootstrap == "trainer",
         weights="",
         model=config.policy,

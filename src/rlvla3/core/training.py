@@ -51,11 +51,16 @@ class Training:
         self._done: dict[Member, bool] = {}
         """Trainer members that finished the update under way, and whether they skipped it."""
         self._skipped_in_row = 0
+        self._replaced: list[Trajectory] = []
+        """Members of groups that were replaced since the last update: how they ended counts for the law of
+        sampling, or it would know mixed groups only."""
 
     def add(self, trajectory: Trajectory) -> None:
         """A trajectory is complete: queue it, with its group once that is complete too."""
         unit, reason = self._groups.finished(trajectory, self._intake.filling)
         if reason:
+            if reason == "equal_group":
+                self._replaced += unit
             self._drop(unit, reason)
         elif unit:
             self._intake.add(unit)
@@ -96,7 +101,8 @@ class Training:
             return self._skip(len(used))
         self._skipped_in_row = 0
         self._count(used, used_by)
-        self._flights.trained(used)
+        self._flights.trained(used + self._replaced)
+        self._replaced = []
         self._drop_stale()
         self.publish()
         return ""

@@ -26,14 +26,19 @@ def start_differences(
         groups: what the algorithm asks for.
 
     Raises:
-        UserError: a difference above the tolerance, or another task or state, with where it was met.
+        UserError: a difference above the tolerance, with where it was met.
+        RuntimeError: they were given different starts.
     """
     leaders: dict[int, int] = {}
     found = np.zeros(len(trajectories))
     for index, (trajectory, fields) in enumerate(zip(trajectories, first, strict=True)):
         leader = leaders.setdefault(int(trajectory.group), index)
+        if trajectory.start != trajectories[leader].start:
+            raise RuntimeError(
+                f"group {trajectory.group} has {trajectory.start} and {trajectories[leader].start}"
+            )
         found[index], name = _difference(fields, first[leader])
-        if trajectory.start != trajectories[leader].start or found[index] > groups.tolerance:
+        if found[index] > groups.tolerance:
             raise UserError(
                 f"algorithm.options.start_tolerance = {groups.tolerance:g}: members of a group must begin "
                 f"alike, episode {trajectory.episode} (task {trajectory.start.task}, state "
@@ -45,9 +50,10 @@ def start_differences(
 
 def _difference(one: Fields, other: Fields) -> tuple[float, str]:
     """The greatest difference of any number, and the field that it is in."""
-    worst, where = 0.0, "start"
+    worst, where = 0.0, ""
     for name, array in one.items():
         gap = np.abs(array.astype(np.float64) - other[name].astype(np.float64))
+        gap = np.nan_to_num(gap, nan=np.inf)
         largest = float(gap.max(initial=0.0)) / (255.0 if array.dtype == np.uint8 else 1.0)
         if largest > worst:
             worst, where = largest, name

@@ -38,26 +38,27 @@ class Objective:
         return self._weighted(piece, inputs, value_only=value_only)
 
     def by_advantage(
-        self, piece: Samples, *, value_only: bool
+        self, piece: Samples, centre: float, *, value_only: bool
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Figures]:
-        """Three losses from one evaluation: with the chunks' own advantages, with 1 and with 0.
+        """Three losses from one evaluation: with advantages less ``centre``, with 1 and with 0.
 
         Where the loss is linear in the advantage, their gradients g, g_1, g_0 give that of normalised
         advantages, (A − m)/s, whatever m and s turn out to be: g_0 + (g − g_0)/s − m/s·(g_1 − g_0).
         """
         inputs = self._evaluated(piece)
+        inputs = replace(inputs, advantage=inputs.advantage - centre)
         own, figures = self._weighted(piece, inputs, value_only=value_only)
         ones, zeros = torch.ones_like(inputs.advantage), torch.zeros_like(inputs.advantage)
         one, _ = self._weighted(piece, replace(inputs, advantage=ones), value_only=value_only)
         zero, _ = self._weighted(piece, replace(inputs, advantage=zeros), value_only=value_only)
         return (own, one, zero), figures
 
-    def of_values(self, piece: Samples) -> Tensor:
-        """Sum of the chunks' weighted value losses, with gradient."""
+    def of_values(self, piece: Samples) -> tuple[Tensor, Figures]:
+        """Sum of the chunks' weighted value losses, with gradient, and figures of each chunk [B]."""
         value = self._model.value(piece.prefix, piece.observation)
         behaviour = torch.from_numpy(piece.record["log_prob"]).to(value.device)
         inputs = self._inputs(piece, behaviour, value, torch.zeros_like(value))
-        return self._weighted(piece, inputs, value_only=True)[0]
+        return self._weighted(piece, inputs, value_only=True)
 
     def _evaluated(self, piece: Samples) -> LossInputs:
         found = self._model.evaluate(piece.prefix, piece.observation, piece.record)

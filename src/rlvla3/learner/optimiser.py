@@ -50,6 +50,7 @@ class Optimiser:
         self._parameters = dict(parameters)
         self._ranks = ranks or Ranks()
         self._offload = offload
+        self._value_names = value_names
         self._base = {"policy": lr, "value": value_lr}
         self._clip, self._ema = gradient_clip, ema
         self._parts = {name: local(p.detach()) for name, p in parameters.items()}
@@ -119,12 +120,17 @@ class Optimiser:
         for gradient in self.gradients().values():
             gradient.mul_(factor)
 
-    def step(self) -> float | None:
+    def step(self, *, value_only: bool = False) -> float | None:
         """Sum over ranks, clip, step and average the parameters that have a gradient.
+
+        ``value_only``: the value head alone, whatever else its loss reaches.
 
         Returns:
             The norm of the gradient before clipping, or None (and no step) if it is not finite.
         """
+        if value_only:
+            for name in self._parameters.keys() - self._value_names:
+                self._parameters[name].grad = None
         self._ranks.sum_gradients(list(self._parameters.values()))
         gradients = self.gradients()
         norm = self._norm(list(gradients.values()))

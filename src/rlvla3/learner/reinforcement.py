@@ -184,6 +184,7 @@ class Reinforcement:
                 version=self.version,
                 given=self._advantages if self.algorithm.needs.normalised and not own else None,
                 own_statistics=own,
+                centre=self._advantages.mean if self._advantages else 0.0,
                 value_only=self.warming_up,
             )
         self._first_pass.add(part, self._blank)
@@ -215,7 +216,7 @@ class Reinforcement:
             self._rejected = (samples, str(reason)) if reason.rejected else None
             self.skipped += 1
             skipped = reason
-            metrics |= {str(reason): 1.0}
+            metrics |= {**reason.metrics, str(reason): 1.0}
         else:
             self._earlier = self.version, before.parameters
             self.version += 1
@@ -232,12 +233,14 @@ class Reinforcement:
     def _passes(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
         settings, needs = self.settings, self.algorithm.needs
         own = statistics(samples.advantage, self._total)
+        # Also where nothing comes of it: ranks that share weights would keep the gradient for later.
+        streamed = self._first_pass.finish(own) if self._first_pass is not None else None
         if not np.isfinite(own.std):
             raise SkippedError("not_finite_advantage", rejected=True)
         found = self._guarded_ess(samples)
         self._optimiser.set_rate(self.rate_factor(self.version))
         update = self._made_update(samples, chunks, own if needs.normalised else None)
-        epochs = self._epochs(update, own)
+        epochs = self._epochs(update, streamed)
         for number in range(settings.value_passes if needs.values else 0):
             update.value_pass(settings.epochs + number)
         if not self._optimiser.finite():
@@ -245,6 +248,7 @@ class Reinforcement:
         self._advantages = blend(self._advantages, own, settings.statistics_keep)
         self.shortened += update.shortened
         return {
+            **update.value_means.over(self.ranks).values(),
             **update.means.over(self.ranks).values(),
             **found,
             "epochs": float(epochs),
@@ -255,11 +259,11 @@ class Reinforcement:
         }
 
     def _made_update(self, samples: Samples, chunks: Chunks, own: Statistics | None) -> Update:
-        """With the statistics of the streamed pass, where there was one: all epochs have the same."""
+        """With statistics of earlier updates where the first pass was streamed with them (or would have been,
+        had the batch not been replayed): all epochs have the same."""
         assert self._blank is not None
-        given = own
-        if own is not None and self._first_pass is not None and self._first_pass.given is not None:
-            given = self._first_pass.given
+        earlier = self._streaming and self.settings.streamed_statistics == "earlier"
+        given = self._advantages if own is not None and earlier and self._advantages is not None else own
         return Update(
             self.model,
             self._objective,
@@ -274,12 +278,11 @@ class Reinforcement:
             value_only=self.warming_up,
         )
 
-    def _epochs(self, update: Update, own: Statistics) -> int:
+    def _epochs(self, update: Update, streamed: tuple[bool, Means] | None) -> int:
         """Passes over the chunks, the streamed one first; returns how many were begun."""
         epochs = 0
-        if self._first_pass is not None:
-            finite, means = self._first_pass.finish(own)
-            update.step(means, finite=finite)
+        if streamed is not None:
+            update.step(streamed[1], finite=streamed[0])
             epochs = 1
         wanted = 0 if self.warming_up and self.settings.value_passes else self.settings.epochs
         while epochs < wanted and not update.shortened:
@@ -297,7 +300,7 @@ class Reinforcement:
             return {}
         found = effective_sample_size(samples.log_weight(), self.ranks)
         if found < self.settings.min_ess:
-            raise SkippedError("too_small_ess", rejected=False)
+            raise SkippedError("too_small_ess", rejected=False, metrics={"start_ess": found})
         return {"start_ess": found}
 
     def _total(self, values: Sequence[float]) -> Sequence[float]:

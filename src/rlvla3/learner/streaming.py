@@ -21,6 +21,9 @@ from rlvla3.learner.samples import Samples
 from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.sharding import synchronise_gradients
 
+_EQUAL = 1e-6
+"""Advantages whose deviation is this part of their mean, or less, differ by rounding only."""
+
 
 class FirstPass:
     """Gradients of an update that is still filling."""
@@ -36,12 +39,16 @@ class FirstPass:
         version: int,
         given: Statistics | None,
         own_statistics: bool,
+        centre: float,
         value_only: bool,
     ) -> None:
-        """Begin one; ``given``, ``own_statistics``: what normalises the advantages, if anything does."""
+        """Begin one; ``given``, ``own_statistics``: what normalises the advantages, if anything does.
+        ``centre``: about where the update's own mean will be, so that little is lost by taking it off later.
+        """
         self._model, self._objective, self._optimiser = model, objective, optimiser
         self._ranks, self._settings = ranks, settings
         self._version, self.given, self._own, self._value_only = version, given, own_statistics, value_only
+        self._centre = centre
         self._means = Means()
         self._weight = 0.0
         self._finite = True
@@ -66,7 +73,9 @@ class FirstPass:
 
     def _add(self, piece: Samples) -> None:
         if self._own:
-            (loss, one, zero), figures = self._objective.by_advantage(piece, value_only=self._value_only)
+            (loss, one, zero), figures = self._objective.by_advantage(
+                piece, self._centre, value_only=self._value_only
+            )
             for other, gradients in ((one, self._ones), (zero, self._zeros)):
                 with self._optimiser.accumulating(gradients):
                     torch.autograd.backward(other, retain_graph=True)
@@ -97,8 +106,12 @@ class FirstPass:
         return self._finite, self._means
 
     def _normalise(self, own: Statistics) -> None:
-        std = own.std + EPSILON
+        mean, std = own.mean - self._centre, own.std + EPSILON
+        # Equal advantages: what is left of their differences is rounding, which must not be blown up.
+        equal = own.std <= _EQUAL * max(abs(own.mean), abs(self._centre))
         for name, gradient in self._optimiser.gradients().items():
-            zero = self._zeros[name]
-            one = self._ones[name]
-            gradient.sub_(zero).sub_(one - zero, alpha=own.mean).div_(std).add_(zero)
+            zero, one = self._zeros[name], self._ones[name]
+            if equal:
+                gradient.copy_(zero)
+            else:
+                gradient.sub_(zero).sub_(one - zero, alpha=mean).div_(std).add_(zero)

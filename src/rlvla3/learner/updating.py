@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ from rlvla3.learner.sharding import synchronise_gradients
 class SkippedError(Exception):
     """Nothing of an update may stay. Its text names the metric that says why."""
 
-    def __init__(self, why: str, *, rejected: bool) -> None:
-        """``rejected``: whether something was not finite, so that the batch is worth looking at."""
+    def __init__(self, why: str, *, rejected: bool, metrics: Mapping[str, float] | None = None) -> None:
+        """``rejected``: whether something was not finite, so that the batch is worth looking at. ``metrics``:
+        what it was judged by."""
         super().__init__(why)
-        self.rejected = rejected
+        self.rejected, self.metrics = rejected, dict(metrics or {})
 
 
 class Update:
@@ -61,6 +62,8 @@ class Update:
         self._samples, self._chunks, self._blank = samples, chunks, blank
         self._shuffle, self._given, self._value_only = shuffle, given, value_only
         self.means = Means()
+        self.value_means = Means()
+        """Figures of passes of the value head alone."""
         self.steps = 0
         """Optimiser steps made."""
         self.shortened = False
@@ -100,11 +103,14 @@ class Update:
             finite = True
             self._optimiser.zero_gradients()
             for piece in self._pieces(batch):
-                loss = self._objective.of_values(piece)
+                loss, figures = self._objective.of_values(piece)
                 finite &= bool(torch.isfinite(loss))
                 torch.autograd.backward(loss / batch.weight)
+                if piece is not self._blank:
+                    told = {name: figures[name] for name in ("value_loss",) if name in figures}
+                    tell(self.value_means, told, piece, self.version)
             self._must_be_finite(self._ranks.sum([float(not finite)])[0] == 0, "loss")
-            self._must_be_finite(self._optimiser.step() is not None, "gradient")
+            self._must_be_finite(self._optimiser.step(value_only=True) is not None, "gradient")
 
     def step(self, means: Means, *, finite: bool) -> bool:
         """Step with the gradients at hand, unless the guard forbids it; returns whether to go on.
@@ -122,10 +128,10 @@ class Update:
         limit = self._settings.target_kl
         if limit and not self._value_only and count and total / count > limit:
             if not self.steps:
-                raise SkippedError("too_large_kl", rejected=False)
+                raise SkippedError("too_large_kl", rejected=False, metrics=means.over(self._ranks).values())
             self.shortened = True
             return False
-        norm = self._optimiser.step()
+        norm = self._optimiser.step(value_only=self._value_only)
         self._must_be_finite(norm is not None, "gradient")
         assert norm is not None
         self.steps += 1
