@@ -96,3 +96,16 @@ def test_versions_name_the_commit_of_a_checkout() -> None:
     found = versions()
     assert found["python"].startswith("3.")
     assert found["commit"] == "" or len(found["commit"].removesuffix("+changes")) == 40
+
+
+def test_a_start_that_was_killed_before_its_configuration_leaves_the_folder_free(tmp_path: Path) -> None:
+    """What lies there then: the lock, versions and an empty metrics file."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").touch()
+    (folder / "versions.json").write_text("{}")
+    with RunFolder.create(folder):
+        pass
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(UserError, match="already holds a run"):
+        RunFolder.create(folder)

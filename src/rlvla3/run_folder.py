@@ -304,8 +304,10 @@ class RunFolder:
 
     @property
     def used(self) -> bool:
-        """Whether a run has begun here: a configuration, checkpoints or metrics are present."""
-        return self.config.exists() or self.metrics.exists() or any(self.checkpoints.glob("*"))
+        """Whether a run has begun here: a configuration, checkpoints or figures are present. A start that was
+        killed before it wrote its configuration leaves no figures either."""
+        figures = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return self.config.exists() or figures or any(self.checkpoints.glob("*"))
 
     @property
     def config(self) -> Path:
