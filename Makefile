@@ -58,7 +58,8 @@ test-unit: install
 	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu)'
 
 test-live: install
-	$(BIN)/python -m pytest -m '(long or live or metaworld) and not gpu'
+	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu)'
+	$(BIN)/python -m pytest -m '(live or metaworld) and not gpu'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

@@ -14,6 +14,8 @@ from rlvla3.learner.reinforcement import Reinforcement
 from rlvla3.learner.samples import join
 from rlvla3.learner.settings import ReinforcementSettings
 
+pytestmark = pytest.mark.long
+
 CUTS = ((0, 2, 6, 12), (0, 4, 12), (0, 12))
 
 
