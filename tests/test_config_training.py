@@ -1,11 +1,14 @@
 """What the engine is told of tasks, groups and Trainer members."""
 
+from pathlib import Path
+
 import pytest
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import load_config
 from rlvla3.core.settings import TrainingSettings
 from rlvla3.devices import card_of
+from rlvla3.errors import UserError
 
 WHOLE = ("trainer.trajectory=episode", "trainer.chunks=10", "algorithm.kind=echo:Grouped")
 
@@ -62,3 +65,32 @@ def test_a_simulator_knows_its_slab_without_the_algorithm() -> None:
 
 def test_a_member_without_a_card_stays_where_it_is() -> None:
     assert card_of("cpu", 3) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        ((), "trainer.micro_batch = 8: .* use trainer.micro_batch=48"),
+        (("trainer.micro_batch=48", "trainer.members=2"), "trainer.members = 2: .* use trainer.members=1"),
+        (("trainer.micro_batch=48", "schedule.streaming=true"), "estimates from the whole of it"),
+        (("trainer.micro_batch=48",), ""),
+    ],
+)
+def test_an_algorithm_that_wants_the_whole_batch_gets_it(
+    overrides: tuple[str, ...], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from rlvla3.algorithms.api import Needs\n"
+        "from rlvla3.algorithms.ppo import PPO\n\n\n"
+        "class Whole(PPO):\n"
+        "    def __init__(self, settings):\n"
+        "        super().__init__(settings)\n"
+        "        self.needs = Needs(whole_batch=True)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = Assembly(load_config("reach", ["algorithm.kind=mine:Whole", *overrides]))
+    if not fault:
+        assert made.settings.training.micro_batch == 48
+        return
+    with pytest.raises(UserError, match=fault):
+        _ = made.settings

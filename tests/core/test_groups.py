@@ -234,6 +234,24 @@ def test_equal_groups_are_replaced_and_then_accepted(replacements):
     assert statistics.trained == 48
 
 
+def test_groups_that_are_replaced_count_for_the_law_of_sampling():
+    """Task 0 always succeeds. All of its groups are equal; were only trained ones counted, those that were
+    replaced would be missing, and its estimate would move more slowly."""
+    found = []
+    for replacements in (0, 3):
+        tasks = w.tasks(1.0, 1.0, sampling="success_weighted")
+        settings = w.settings(
+            train=grouped(tasks=tasks, step_limits=(0, 0), group_replacements=replacements, updates=3)
+        )
+        works = workload(success=lambda task, episode: task == 0 or episode % 2 == 0)
+        report, _, runtime = engine_rules.run(settings, w.costs(), works)
+        assert not report.stop.failed
+        found.append(runtime.engine.flights._starts._sequence.law._success[0])
+        statistics = runtime.engine.statistics
+        assert statistics.replaced_groups == 3 * replacements
+    assert found[1] > found[0] > 0.5
+
+
 def test_a_slow_group_is_waited_for_in_time():
     """Two groups a version, lag 2. A member of the first group takes as long as ten fast groups: by the end
     of version 2 it must be there, however many others are."""

@@ -51,6 +51,7 @@ def test_the_value_head_neither_trains_nor_is_asked() -> None:
     moved = {name for name, array in after.items() if not np.array_equal(array, before[name])}
     assert moved and not any(name.startswith("value_head.") for name in moved)
     assert not {"value_loss", "explained_variance"} & metrics.keys()
+    assert not any(name.startswith("value_head.") for name in trained._optimiser.parameters)
 
 
 def test_figures_of_groups() -> None:

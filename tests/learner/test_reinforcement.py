@@ -81,6 +81,15 @@ def test_stale_chunks_get_their_log_prob_under_the_present_policy(streaming) -> 
     np.testing.assert_allclose(old.proximal, expected, rtol=1e-5)
     assert np.abs(old.proximal - old.record["log_prob"]).max() > 1e-2
     assert np.array_equal(new.proximal, new.record["log_prob"])
+    trajectories, slab = bandit.rollout(trained.model, 4, 2, version=1, first=120)
+    slab["version"][:, 0] = 0  # an episode over a change of version
+    slab["record.log_prob"] += 1e-4
+    trained.ingest(trajectories, slab)
+    proximal, recorded = (
+        array.reshape(4, 2) for array in (trained._parts[2].proximal, slab["record.log_prob"])
+    )
+    assert np.array_equal(proximal[:, 1], recorded[:, 1])
+    assert not np.array_equal(proximal[:, 0], recorded[:, 0])
     assert not trained.update().skipped
 
 
@@ -101,7 +110,7 @@ def test_the_gap_is_known_where_every_chunk_is_one_version_behind() -> None:
         taken = rollouts[max(version - 1, 0)]
         trained.ingest(*taken)
         report = trained.update()
-        assert report.metrics["lag_mean"] == float(version > 0)
+        assert report.metrics["lag_mean"] == report.metrics["lag_min"] == float(version > 0)
         assert report.metrics["logprob_gap"] < 1e-3, version
     trajectories, slab = bandit.rollout(trained.model, 12, 2, version=2, first=100)
     trained.ingest(trajectories, slab)
@@ -395,9 +404,9 @@ def test_recomputed_values_are_those_of_the_present_weights() -> None:
 
 
 def test_the_reference_stays_what_the_run_started_from(tmp_path) -> None:
-    def made():
+    def made(weights=0):
         return Reinforcement(
-            bandit.build(),
+            bandit.build(weights),
             PPO(PPOSettings(kl_coefficient=0.1)),
             ReinforcementSettings(minibatch=16, lr=1e-2, value_warm_up=0),
             seed=0,
@@ -408,7 +417,7 @@ def test_the_reference_stays_what_the_run_started_from(tmp_path) -> None:
         metrics = step(trained, 12 * update).metrics
         trained.save(_new(tmp_path / str(update)))
     assert metrics["reference_kl"] > 0
-    for holder in (trained, made()):
+    for holder in (trained, made(weights=99)):
         if holder is not trained:
             holder.load(tmp_path / "2")
         trajectories, slab = bandit.rollout(holder.model, 2, 2, version=3, first=90)
@@ -430,8 +439,10 @@ def test_offloaded_state_changes_no_bit() -> None:
     for trained in results:
         for update in range(2):
             step(trained, 12 * update)
-        skipped = step(trained, 40, reward=np.full((12, 2, 2), np.nan, np.float32))
-        assert skipped.skipped
+        _, slab = bandit.rollout(trained.model, 12, 2, version=2, first=40)
+        broken = slab["record.log_prob"].copy()
+        broken[7, 1] = np.nan  # in the second minibatch: the first one was stepped
+        assert step(trained, 40, **{"record.log_prob": broken}).skipped
         step(trained, 60)
     assert same(*results)
 
