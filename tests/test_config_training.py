@@ -79,7 +79,7 @@ def test_a_member_without_a_card_stays_where_it_is() -> None:
 def test_an_algorithm_that_wants_the_whole_batch_gets_it(
     overrides: tuple[str, ...], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "wants_it_whole.py").write_text(
         "from rlvla3.algorithms.api import Needs\n"
         "from rlvla3.algorithms.ppo import PPO\n\n\n"
         "class Whole(PPO):\n"
@@ -88,7 +88,7 @@ def test_an_algorithm_that_wants_the_whole_batch_gets_it(
         "        self.needs = Needs(whole_batch=True)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = Assembly(load_config("reach", ["algorithm.kind=mine:Whole", *overrides]))
+    made = Assembly(load_config("reach", ["algorithm.kind=wants_it_whole:Whole", *overrides]))
     if not fault:
         assert made.settings.training.micro_batch == 48
         return
