@@ -142,3 +142,16 @@ def test_crash_kills_its_process_and_hang_never_returns():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SyntheticSettings.model_validate(settings)
+
+
+def distance_reward(info, success, dense):
+    return 2 * dense - 1
+
+
+def test_a_reward_of_the_users_own():
+    own = Synthetic(SyntheticSettings(reward=f"{__name__}:distance_reward")).make()
+    dense = Synthetic(SyntheticSettings(reward="dense")).make()
+    own.reset(start(3), 0)
+    dense.reset(start(3), 0)
+    action = np.ones(2, np.float32)
+    assert own.step(action).reward == pytest.approx(2 * dense.step(action).reward - 1)

@@ -3,7 +3,7 @@
 import difflib
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
@@ -12,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import USERS_FAULTS, in_words, permit, resolve
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
-from rlvla3.simulators.ending import LimitIs, ending
+from rlvla3.simulators.ending import ending
 from rlvla3.simulators.metaworld_states import (
     STATES_PER_SEED,
     block_seed,
@@ -27,16 +25,13 @@ from rlvla3.simulators.metaworld_states import (
 )
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
 
 ACTION_DIM = 4
 """Three hand displacements (1 = 1 cm) and the gripper effort (positive closes)."""
 OWN_STEP_LIMIT = 500
 """Meta-World's own episode length in sub-steps."""
 SPLITS = ("train", "held_out", "demonstration")
-RewardFunction = Callable[[Mapping[str, Any], bool, float], float]
-"""A user's reward of one sub-step: (info, success, dense) -> reward. ``info`` is Meta-World's own
-dictionary (the numbers of ``_INFO``), ``success`` whether the task is solved at this sub-step,
-``dense`` Meta-World's dense reward, 0…10. It is tried once with zeros before anything starts."""
 _INFO = (
     "success",
     "near_object",
@@ -85,7 +80,7 @@ class BenchmarkSeeds(Settings):
         return self
 
 
-class MetaworldSettings(Settings):
+class MetaworldSettings(TaskSettings):
     """Settings of the Meta-World simulator."""
 
     tasks: tuple[str, ...] = ("button-press-topdown-v3", "button-press-v3", "handle-press-v3")
@@ -97,23 +92,6 @@ class MetaworldSettings(Settings):
     rendering: Literal["tuned", "stock"] = "tuned"
     """``tuned``: no multisampling, shadows or reflections, merged mesh vertices (30× faster on CPUs).
     Pixels differ a little, so use one setting for demonstrations, training and evaluation."""
-    step_limits: int | tuple[int, ...] = 0
-    """Sub-steps of an episode: one number, or one for each task; 0: Meta-World's own 500."""
-    limit_is: LimitIs = "truncated"
-    """``truncated``: reaching the step limit cuts the episode (its value is bootstrapped);
-    ``terminated``: being in time is part of the task, so the limit ends it."""
-    reward: str = "shaped"
-    """``success`` (1 at success), ``dense`` (Meta-World's own, 0…10), ``shaped`` (success +
-    weight·(discount·φ′ − φ), φ = dense / 10), or ``module:attribute`` of a function
-    (info, success, dense) -> reward."""
-    shaping_weight: float = 0.5
-    """Weight of the shaping term; only for ``reward: shaped``."""
-    shaping_discount: float = Field(default=0.994, gt=0, le=1)
-    """Discount of the shaping potential for each sub-step (0.994⁵ = 0.97); only for ``reward: shaped``."""
-    step_penalty: float = Field(default=0.0, ge=0)
-    """Taken off the reward of every sub-step, whatever ``reward`` is: being fast pays."""
-    terminate_on_success: bool = True
-    """End the episode at the first success; otherwise only the step limit ends it."""
     benchmark_seeds: BenchmarkSeeds = BenchmarkSeeds()
     """Where each split's initial states come from."""
 
@@ -130,45 +108,6 @@ class MetaworldSettings(Settings):
         if len(set(tasks)) < len(tasks):
             raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
         return tasks
-
-    @model_validator(mode="after")
-    def _limits_fit(self) -> "MetaworldSettings":
-        limits = self.step_limits
-        if isinstance(limits, tuple) and len(limits) != len(self.tasks):
-            raise ValueError(
-                f"step_limits must be one number or one for each of the {len(self.tasks)} tasks; "
-                f"it has {len(limits)}"
-            )
-        if min(limits if isinstance(limits, tuple) else (limits,)) < 0:
-            raise ValueError(f"step_limits must be 0 or more; it is {limits}")
-        if self.reward not in ("success", "dense", "shaped") and ":" not in self.reward:
-            raise ValueError(
-                f"reward must be success, dense, shaped or module:attribute; it is {self.reward!r}"
-            )
-        if ":" in self.reward:
-            permit("reward", self.reward)
-        return self
-
-    @property
-    def limits(self) -> tuple[int, ...]:
-        """One step limit for each task."""
-        if isinstance(self.step_limits, tuple):
-            return self.step_limits
-        return (self.step_limits,) * len(self.tasks)
-
-
-def _load_reward(name: str) -> RewardFunction | None:
-    if ":" not in name:
-        return None
-    function: RewardFunction = resolve("simulator.options.reward", name, {})
-    try:
-        float(function(dict.fromkeys(_INFO, 0.0), False, 0.0))
-    except USERS_FAULTS as error:
-        raise UserError(
-            f"simulator.options.reward = {name!r} must be a function (info, success, dense) -> reward; "
-            f"called with zeros it fails: {in_words(error)}"
-        ) from error
-    return function
 
 
 def _version_of(package: str) -> str:
@@ -216,14 +155,13 @@ class MetaworldEnv:
 
     def __init__(self, settings: MetaworldSettings, reward: RewardFunction | None) -> None:
         self._settings = settings
-        self._reward_function = reward
+        self._reward = Rewarding(settings, reward, potential=lambda dense: dense / 10)
         self._views = [_view(camera) for camera in settings.cameras]
         self._task = ""
         self._scene: _Scene | None = None
         self._inner: Any = None
         self._limit = OWN_STEP_LIMIT
         self._steps = 0
-        self._potential = 0.0
         self.privileged = np.zeros(39)
         """Meta-World's own observation with the goal, for scripted experts only; float64 [39]."""
         _pool.open_envs += 1
@@ -244,9 +182,9 @@ class MetaworldEnv:
         self.privileged = set_goal_vector(self._inner, vector)
         self._limit = step_limit or OWN_STEP_LIMIT
         self._steps = 0
-        if self._settings.reward == "shaped":
+        if self._reward.shaped:
             dense, _ = self._inner.evaluate_state(self.privileged, np.zeros(ACTION_DIM, np.float32))
-            self._potential = float(dense) / 10
+            self._reward.begin(float(dense))
 
     def _switch(self, task: str) -> None:
         if task == self._task:
@@ -267,22 +205,11 @@ class MetaworldEnv:
             limit_is=self._settings.limit_is,
         )
         return Step(
-            reward=self._reward(info, success, float(dense)) - self._settings.step_penalty,
+            reward=self._reward(info, success, float(dense)),
             terminated=terminated,
             truncated=truncated,
             success=success,
         )
-
-    def _reward(self, info: Mapping[str, Any], success: bool, dense: float) -> float:
-        if self._reward_function is not None:
-            return float(self._reward_function(info, success, dense))
-        if self._settings.reward == "success":
-            return float(success)
-        if self._settings.reward == "dense":
-            return dense
-        before, self._potential = self._potential, dense / 10
-        gain = self._settings.shaping_discount * self._potential - before
-        return float(success) + self._settings.shaping_weight * gain
 
     def observe(self) -> Observation:
         """Images uint8 [size, size, 3] and ``proprioception`` float32 [4] (hand x, y, z; gripper)."""
@@ -355,7 +282,7 @@ class Metaworld:
 
     def __init__(self, settings: MetaworldSettings) -> None:
         self._settings = settings
-        self._reward = _load_reward(settings.reward)
+        self._reward = load_reward(settings.reward, _INFO)
 
     @property
     def spec(self) -> SimulatorSpec:

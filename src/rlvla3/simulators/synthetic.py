@@ -14,9 +14,8 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from rlvla3.messages import FieldSpec, Start
-from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
-from rlvla3.simulators.ending import LimitIs, ending
+from rlvla3.simulators.ending import ending
 from rlvla3.simulators.synthetic_faults import Fault, strike
 from rlvla3.simulators.synthetic_reach import (
     COLOURS,
@@ -27,6 +26,7 @@ from rlvla3.simulators.synthetic_reach import (
     draw,
     place,
 )
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
 
 SPLITS = ("train", "held_out", "demonstration")
 _IMAGE_SIZE = 32
@@ -35,7 +35,7 @@ _BLOCK = 64
 """Sub-steps whose latencies are drawn together."""
 
 
-class SyntheticSettings(Settings):
+class SyntheticSettings(TaskSettings):
     """Settings of the synthetic simulator."""
 
     task: Literal["delay", "reach"] = "reach"
@@ -55,25 +55,10 @@ class SyntheticSettings(Settings):
     """A of ``delay`` (``reach`` has 2)."""
     episode_length: int = Field(default=0, ge=0)
     """Own step limit; 0: 50 for ``reach``, none for ``delay``."""
-    step_limits: int | tuple[int, ...] = 0
-    """Sub-steps of an episode: one number, or one for each task; 0: the own limit."""
-    limit_is: LimitIs = "truncated"
-    """Whether a step limit cuts the episode or is part of the task (see Meta-World)."""
     constant_reward: float = 1.0
     """Reward of every sub-step of ``delay``."""
     success_at: int = Field(default=0, ge=0)
     """Sub-step (from 1) at which ``delay`` succeeds; 0: never."""
-    reward: Literal["success", "dense", "shaped"] = "shaped"
-    """Reward of ``reach``: 1 at success, the potential φ = 1 − distance / 2, or success plus
-    weight·(discount·φ′ − φ)."""
-    step_penalty: float = Field(default=0.0, ge=0)
-    """Taken off the reward of every sub-step of ``reach``, whatever ``reward`` is: being fast pays."""
-    shaping_weight: float = 0.5
-    """Weight of the shaping term."""
-    shaping_discount: float = Field(default=0.994, gt=0, le=1)
-    """Discount of the shaping potential for each sub-step."""
-    terminate_on_success: bool = True
-    """End the episode at the first success."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of latencies and of the scenes."""
     faults: tuple[Fault, ...] = ()
@@ -87,13 +72,6 @@ class SyntheticSettings(Settings):
             raise ValueError(f"colours must differ; they are {', '.join(self.colours)}")
         if min(_each(self.mean_ms, 1)) < 0:
             raise ValueError(f"mean_ms must be 0 or more; it is {self.mean_ms}")
-        if isinstance(self.step_limits, tuple) and len(self.step_limits) != len(self.tasks):
-            raise ValueError(
-                f"step_limits must be one number or one for each of the {len(self.tasks)} tasks; "
-                f"it has {len(self.step_limits)}"
-            )
-        if min(_each(self.step_limits, 1)) < 0:
-            raise ValueError(f"step_limits must be 0 or more; it is {self.step_limits}")
         if self.latency != "constant" and self.cv == 0:
             raise ValueError(f"latency {self.latency} needs cv > 0; use constant for a fixed latency")
         return self
@@ -259,10 +237,11 @@ class DelayEnv(_SyntheticEnv):
 
 
 class ReachEnv(_SyntheticEnv):
-    """A pointer among four coloured discs."""
+    """A pointer among four coloured discs. Dense reward, and potential: 1 − distance / 2."""
 
-    def __init__(self, settings: SyntheticSettings) -> None:
+    def __init__(self, settings: SyntheticSettings, reward: RewardFunction | None = None) -> None:
         super().__init__(settings)
+        self._reward = Rewarding(settings, reward)
         self._scene: Scene = place(np.random.Generator(np.random.Philox(key=[settings.seed, 0])))
         self._pointer = self._scene.pointer.copy()
         self._velocity = np.zeros(2, np.float32)
@@ -276,24 +255,20 @@ class ReachEnv(_SyntheticEnv):
         self._velocity = np.zeros(2, np.float32)
         colour = self._settings.colours[start.task]
         self._target = self._scene.targets[list(COLOURS).index(colour)]
+        self._reward.begin(self._dense())
         super().reset(start, step_limit)
 
     def _distance(self) -> float:
         return float(np.hypot(*(self._target - self._pointer)))
 
+    def _dense(self) -> float:
+        return 1 - self._distance() / 2
+
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
-        before = self._distance()
         self._velocity = action.astype(np.float32)
         self._pointer = np.clip(self._pointer + STEP_LENGTH * action.astype(np.float64), -1.0, 1.0)
-        after = self._distance()
-        success = after <= REACHED
-        if self._settings.reward == "dense":
-            return 1 - after / 2 - self._settings.step_penalty, success
-        reward = float(success) - self._settings.step_penalty
-        if self._settings.reward == "shaped":
-            gain = self._settings.shaping_discount * (1 - after / 2) - (1 - before / 2)
-            reward += self._settings.shaping_weight * gain
-        return reward, success
+        success = self._distance() <= REACHED
+        return self._reward({}, success, self._dense()), success
 
     def observe(self) -> Observation:
         """``image`` uint8 [32, 32, 3]; ``proprioception`` float32 [4]: pointer x, y, last action."""
@@ -331,6 +306,7 @@ class Synthetic:
 
     def __init__(self, settings: SyntheticSettings) -> None:
         self._settings = settings
+        self._reward = load_reward(settings.reward, ())
 
     @property
     def spec(self) -> SimulatorSpec:
@@ -350,7 +326,7 @@ class Synthetic:
             action_dim=action_dim,
             tasks=s.tasks,
             instructions=tuple(f"reach the {t} disc" if reach else f"wait in {t}" for t in s.tasks),
-            step_limits=tuple(_each(s.step_limits, len(s.tasks))),
+            step_limits=s.limits,
             fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
             waits=s.task == "delay",
             endless=not (s.own_limit or (s.success_at and s.terminate_on_success)),
@@ -358,7 +334,8 @@ class Synthetic:
 
     def make(self) -> DelayEnv | ReachEnv:
         """Build one environment."""
-        return ReachEnv(self._settings) if self._settings.task == "reach" else DelayEnv(self._settings)
+        s = self._settings
+        return ReachEnv(s, self._reward) if s.task == "reach" else DelayEnv(s)
 
     def expert(self, env: ReachEnv) -> ReachExpert:
         """The scripted expert of ``reach``.
