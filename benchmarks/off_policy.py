@@ -138,8 +138,8 @@ def tables(rows: Sequence[Row], found: Sequence[Cell]) -> str:
     value = {row.name: row.value for row in rows}
     seeds = sorted({c["seed"] for c in found})
     lines = [
-        f"Means over seeds {', '.join(map(str, seeds))} with 95 % intervals; all cells of a seed begin at one "
-        "warm start and train on equally many trajectories. Success before: "
+        f"Means over seeds {', '.join(map(str, seeds))} with 95 % intervals; all cells of a seed begin at "
+        "one warm start and train on equally many trajectories. Success before: "
         f"{_percent(value['before/success_rate'])} %.",
         "",
         "| max_lag | correction | success, % | minus no lag, points | lag, mean | env steps | seconds | "
