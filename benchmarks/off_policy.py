@@ -4,13 +4,14 @@ For each seed one warm start is trained and measured; from it every cell (max_la
 the same number of versions of equally many trajectories, and is evaluated on the same held-out initial
 states. ``max_lag`` 0 is mode ``as``, others are ``aa``. Cells are kept in ``--folder`` and not repeated.
 
-Beside the figures come the curves (``-curves.json``) and both as tables (``.md``).
+Beside the figures come the curves (``-curves.json``, a cell in each line) and both as tables (``.md``).
 
     python benchmarks/off_policy.py --json off-policy.json --folder runs/off-policy [--recipe reach-grpo]
         [--seeds 1 2 3] [--versions 60] [--lags 0 1 4 16] [key=value ...]
 """
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,7 +81,7 @@ def run_cell(config: Config, lag: int, correction: str, clone: Path, folder: Pat
         "seconds": outcome.monitor.seconds,
         "env_steps": outcome.engine.statistics.sub_steps,
         "skipped": outcome.engine.statistics.skipped_updates,
-        "curve": [[h["env_steps"], h["time_s"], h["success_rate"]] for h in history],
+        "curve": [[h["env_steps"], round(h["time_s"], 1), _rounded(h["success_rate"])] for h in history],
     }
     for name in LEARNED:
         values = [h[f"train/{name}"] for h in history if f"train/{name}" in h]
@@ -89,9 +90,11 @@ def run_cell(config: Config, lag: int, correction: str, clone: Path, folder: Pat
     return cell
 
 
-def _read(path: Path) -> Any:
-    import json
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
 
+
+def _read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
@@ -214,7 +217,8 @@ def main() -> None:
     rows = figures(found, before)
     write_figures(arguments.json, rows)
     arguments.json.with_suffix(".md").write_text(tables(rows, found))
-    write_json(arguments.json.with_name(f"{arguments.json.stem}-curves.json"), found)
+    curves = arguments.json.with_name(f"{arguments.json.stem}-curves.json")
+    curves.write_text("\n".join(json.dumps(cell) for cell in found) + "\n")
 
 
 if __name__ == "__main__":
