@@ -4,11 +4,14 @@ For each seed one warm start is trained and measured; from it every cell (max_la
 the same number of versions of equally many trajectories, and is evaluated on the same held-out initial
 states. ``max_lag`` 0 is mode ``as``, others are ``aa``. Cells are kept in ``--folder`` and not repeated.
 
+Beside the figures come the curves (``-curves.json``, a cell in each line) and both as tables (``.md``).
+
     python benchmarks/off_policy.py --json off-policy.json --folder runs/off-policy [--recipe reach-grpo]
         [--seeds 1 2 3] [--versions 60] [--lags 0 1 4 16] [key=value ...]
 """
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +81,7 @@ def run_cell(config: Config, lag: int, correction: str, clone: Path, folder: Pat
         "seconds": outcome.monitor.seconds,
         "env_steps": outcome.engine.statistics.sub_steps,
         "skipped": outcome.engine.statistics.skipped_updates,
-        "curve": [[h["env_steps"], h["time_s"], h["success_rate"]] for h in history],
+        "curve": [[h["env_steps"], round(h["time_s"], 1), _rounded(h["success_rate"])] for h in history],
     }
     for name in LEARNED:
         values = [h[f"train/{name}"] for h in history if f"train/{name}" in h]
@@ -87,9 +90,11 @@ def run_cell(config: Config, lag: int, correction: str, clone: Path, folder: Pat
     return cell
 
 
-def _read(path: Path) -> Any:
-    import json
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
 
+
+def _read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
@@ -131,8 +136,64 @@ def figures(found: Sequence[Cell], before: Sequence[float]) -> list[Row]:
     return rows
 
 
+def tables(rows: Sequence[Row], found: Sequence[Cell]) -> str:
+    """Markdown: the outcome of every cell, and how training went without a correction."""
+    value = {row.name: row.value for row in rows}
+    seeds = sorted({c["seed"] for c in found})
+    lines = [
+        f"Means over seeds {', '.join(map(str, seeds))} with 95 % intervals; all cells of a seed begin at "
+        "one warm start and train on equally many trajectories. Success before: "
+        f"{_percent(value['before/success_rate'])} %.",
+        "",
+        "| max_lag | correction | success, % | minus no lag, points | lag, mean | env steps | seconds | "
+        "effective sample size | clipped |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for lag, correction in dict.fromkeys((c["lag"], c["correction"]) for c in found):
+        name = f"lag_{lag}/{correction}"
+        lines.append(
+            f"| {lag} | `{correction}` | {_with_interval(value, f'{name}/success_rate')} | "
+            f"{_with_interval(value, f'{name}/minus_no_lag')} | {value[f'{name}/lag_mean']:.1f} | "
+            f"{value[f'{name}/env_steps']:,.0f} | {value[f'{name}/seconds']:.0f} | "
+            f"{value[f'{name}/ess']:.2f} | {_percent(value[f'{name}/clip_fraction'])} % |"
+        )
+    lines += [
+        "",
+        "Training without a correction: success of the episodes of each quarter (with exploration noise), "
+        "and env steps and seconds at its end.",
+        "",
+        "| max_lag | " + " | ".join(f"quarter {n}" for n in range(1, 5)) + " |",
+        "|---|---|---|---|---|",
+    ]
+    for lag in dict.fromkeys(c["lag"] for c in found):
+        curves = [c["curve"] for c in found if c["lag"] == lag and c["correction"] == "none"]
+        lines.append(f"| {lag} | " + " | ".join(_quarter(curves, n) for n in range(4)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}"
+
+
+def _with_interval(value: dict[str, float], name: str) -> str:
+    low, high = value[f"{name}/low"], value[f"{name}/high"]
+    return f"{_percent(value[name])} [{_percent(low)}, {_percent(high)}]"
+
+
+def _quarter(curves: Sequence[Any], number: int) -> str:
+    """Mean success, env steps and seconds of a quarter of the versions, over seeds."""
+    shares, steps, seconds = [], [], []
+    for curve in curves:
+        part = curve[number * len(curve) // 4 : (number + 1) * len(curve) // 4]
+        known = [success for _, _, success in part if success is not None]
+        shares.append(mean(known))
+        steps.append(part[-1][0])
+        seconds.append(part[-1][1])
+    return f"{_percent(mean(shares))} % ({mean(steps):,.0f} steps, {mean(seconds):.0f} s)"
+
+
 def main() -> None:
-    """Run every cell that is missing and write the figures, and the curves beside them."""
+    """Run every cell that is missing; write the figures, and curves and tables beside them."""
     parser = argparse.ArgumentParser(description="Lag and its corrections on one recipe.")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--recipe", default="reach-grpo")
@@ -153,8 +214,11 @@ def main() -> None:
         before.append(rate)
         for lag, correction in cells(arguments.lags, corrections(config)):
             found.append(run_cell(config, lag, correction, clone, place / f"lag-{lag}-{correction}"))
-    write_figures(arguments.json, figures(found, before))
-    write_json(arguments.json.with_name(f"{arguments.json.stem}-curves.json"), found)
+    rows = figures(found, before)
+    write_figures(arguments.json, rows)
+    arguments.json.with_suffix(".md").write_text(tables(rows, found))
+    curves = arguments.json.with_name(f"{arguments.json.stem}-curves.json")
+    curves.write_text("\n".join(json.dumps(cell) for cell in found) + "\n")
 
 
 if __name__ == "__main__":

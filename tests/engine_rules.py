@@ -27,7 +27,8 @@ class Rules:
         self.running: dict[str, dict[tuple, float]] = {}
         self.loading: set[str] = set()
         self.serving: set[str] = set()
-        self.serving_since: dict[str, float] = {}
+        self.serving_since: dict[tuple[str, str], float] = {}
+        """Since when a Generator serves a channel."""
         self.row_slot: dict[int, int] = {}
         self.up: set[str] = set()
         self.last_s = 0.0
@@ -92,9 +93,9 @@ class Rules:
 
     def on_WeightsLoaded(self, now_s, event):  # noqa: N802
         self.loading.discard(event.member)
-        # It served nothing either while it lacked the weights of an evaluation.
+        # While it lacks the weights of an evaluation it serves rollouts only.
         if event.member not in self.serving or event.channel == "evaluation":
-            self.serving_since[event.member] = now_s
+            self.serving_since[event.member, event.channel] = now_s
         self.serving.add(event.member)
         if event.channel == "rollout":
             assert event.version >= self.loaded.get(event.member, 0)
@@ -198,6 +199,8 @@ class Rules:
         member = command.member
         self.up.discard(member)
         self.serving.discard(member)
+        for channel in ("rollout", "evaluation"):
+            self.serving_since.pop((member, channel), None)
         self.loading.discard(member)
         self.loaded.pop(member, None)
         for slot in [s for s in self.unanswered if self.slot_member[s] == member]:
@@ -262,7 +265,7 @@ class Rules:
         """
         index = self.settings.batching.pins[self.row_slot[row]]
         pinned = self.settings.topology.generators[index] == generator
-        return pinned and self.serving_since[generator] <= arrival_s
+        return pinned and self.serving_since.get((generator, self.channel[row]), arrival_s + 1) <= arrival_s
 
     def check_trainers(self):
         """After each event all Trainer members have been told the same, in the same order."""
