@@ -63,7 +63,7 @@ def test_figures_of_groups() -> None:
         msgspec.structs.replace(t, total_reward=r) for t, r in zip(trajectories, returns, strict=True)
     ]
     trained.ingest(trajectories, slab)
-    part = trained._parts[0]
+    part = trained._taken[0]
     one = 0.5 / (0.5 + 1e-6)
     np.testing.assert_allclose(part.advantage[::2], [one, -one, -one, one, 0, 0, 0, 0], atol=1e-6)
     np.testing.assert_array_equal(part.advantage[::2], part.advantage[1::2])

@@ -75,7 +75,7 @@ def test_stale_chunks_get_their_log_prob_under_the_present_policy(streaming) -> 
     fresh = bandit.rollout(trained.model, 4, 2, version=1, first=80)
     for trajectories, slab in (stale, fresh):
         trained.ingest(trajectories, slab)
-    old, new = trained._parts
+    old, new = trained._taken
     with torch.no_grad():
         expected = trained.model.evaluate(old.prefix, old.observation, old.record).log_prob.numpy()
     np.testing.assert_allclose(old.proximal, expected, rtol=1e-5)
@@ -86,7 +86,7 @@ def test_stale_chunks_get_their_log_prob_under_the_present_policy(streaming) -> 
     slab["record.log_prob"] += 1e-4
     trained.ingest(trajectories, slab)
     proximal, recorded = (
-        array.reshape(4, 2) for array in (trained._parts[2].proximal, slab["record.log_prob"])
+        array.reshape(4, 2) for array in (trained._taken[2].proximal, slab["record.log_prob"])
     )
     assert np.array_equal(proximal[:, 1], recorded[:, 1])
     assert not np.array_equal(proximal[:, 0], recorded[:, 0])
@@ -179,7 +179,7 @@ def test_a_replay_is_normalised_as_the_streamed_update_was(tmp_path) -> None:
     again.load(tmp_path)
     trajectories, slab = bandit.rollout(again.model, 12, 2, version=1, first=40)
     again.ingest(trajectories, slab | {"reward": 50 * slab["reward"]})
-    rejected.write(tmp_path, again._parts[0], "not_finite_loss")
+    rejected.write(tmp_path, again._taken[0], "not_finite_loss")
     assert again.replay(tmp_path).metrics["grad_norm"] == pytest.approx(large.metrics["grad_norm"], rel=1e-3)
 
 
@@ -341,11 +341,11 @@ def test_truncation_bootstraps_from_its_own_observation_only() -> None:
     }
     expected = float(trained.model.values(final)[0])
     trained.ingest([cut], slab)
-    assert float(trained._parts[0].returns[0]) == pytest.approx(expected, abs=1e-6)
+    assert float(trained._taken[0].returns[0]) == pytest.approx(expected, abs=1e-6)
     given = learner(final_values=False, gamma=1.0)
     slab["bootstrap_value"][0] = 7.0
     given.ingest([cut], slab)
-    assert float(given._parts[0].returns[0]) == pytest.approx(7.0, abs=1e-6)
+    assert float(given._taken[0].returns[0]) == pytest.approx(7.0, abs=1e-6)
 
 
 def test_lag_is_reported_and_a_version_from_the_future_is_an_error() -> None:
@@ -398,7 +398,7 @@ def test_recomputed_values_are_those_of_the_present_weights() -> None:
     expected = slab["record.value"].copy()
     slab["record.value"] = np.full_like(expected, np.nan)
     trained.ingest(trajectories, slab)
-    np.testing.assert_allclose(trained._parts[0].value, expected.reshape(-1), atol=1e-6)
+    np.testing.assert_allclose(trained._taken[0].value, expected.reshape(-1), atol=1e-6)
     assert np.abs(expected).max() > 0.01
     assert not trained.update().skipped
 
@@ -422,7 +422,7 @@ def test_the_reference_stays_what_the_run_started_from(tmp_path) -> None:
             holder.load(tmp_path / "2")
         trajectories, slab = bandit.rollout(holder.model, 2, 2, version=3, first=90)
         holder.ingest(trajectories, slab)
-        part = holder._parts[0]
+        part = holder._taken[0]
         with torch.no_grad():
             expected = start.evaluate(part.prefix, part.observation, part.record).log_prob.numpy()
         np.testing.assert_allclose(part.reference, expected, rtol=1e-5)

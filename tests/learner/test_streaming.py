@@ -42,7 +42,7 @@ def streamed(name: str, level: str, cuts, stale: bool, **options):
     seen = watched(trained)
     for start, stop in itertools.pairwise(cuts):
         trained.ingest(trajectories[start:stop], slab)
-    samples = join(trained._parts)
+    samples = join(trained._taken)
     trained.update()
     assert len(seen) == 1
     return trained, seen[0], samples, before, weights
@@ -52,7 +52,7 @@ def whole(trained: Reinforcement, samples, given, weights) -> dict[str, torch.Te
     """Gradient of the mean loss of everything at once."""
     with trained._optimiser.exchanged(weights):
         parameters = dict(trained._optimiser.parameters)
-        loss, _ = trained._objective.of(samples, given, value_only=False)
+        loss, _ = trained._parts.objective.of(samples, given, value_only=False)
         found = torch.autograd.grad(loss / samples.weight.sum(), list(parameters.values()), allow_unused=True)
     return {n: g for n, g in zip(parameters, found, strict=True) if g is not None}
 
@@ -137,6 +137,6 @@ def test_chunks_are_weighed_by_token_or_by_episode() -> None:
     for aggregate in ("token", "episode"):
         trained = exact.learner("ppo", "action", aggregate=aggregate)
         trained.ingest(trajectories, slab)
-        found = trained._parts[0].weight
+        found = trained._taken[0].weight
         shares = [e / (e.sum() if aggregate == "episode" else exact.CHUNK) for e in executed]
         np.testing.assert_allclose(found, np.concatenate(shares))

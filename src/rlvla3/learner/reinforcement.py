@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +16,23 @@ from torch import Tensor
 from rlvla3.algorithms.api import Algorithm
 from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, statistics
 from rlvla3.algorithms.schedules import decay, warm_up
-from rlvla3.errors import UserError
-from rlvla3.learner import rejected, saving
+from rlvla3.learner import gap, rejected, state
 from rlvla3.learner.api import Slab, UpdateReport
 from rlvla3.learner.metrics import (
     Means,
     effective_sample_size,
     lag_metrics,
-    logprob_gap,
     trajectory_figures,
 )
 from rlvla3.learner.minibatches import Chunks
-from rlvla3.learner.objective import Objective
-from rlvla3.learner.optimiser import Optimiser
+from rlvla3.learner.parts import Parts
 from rlvla3.learner.ranks import Ranks
-from rlvla3.learner.recomputing import Recomputing
 from rlvla3.learner.samples import Samples, blanks, gather, join
 from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.streaming import FirstPass
 from rlvla3.learner.updating import SkippedError, Update
 from rlvla3.messages import Channel, Trajectory
 from rlvla3.policies.wrapping import base_of
-
-FORMAT = 2
-"""Version of the files that ``save`` writes."""
-_GAP_CHUNKS = 32
-"""Chunks that the log-prob gap is measured on: it costs one small pass."""
 
 
 class Reinforcement:
@@ -76,6 +65,9 @@ class Reinforcement:
         """
         self.model, self.algorithm, self.settings, self.seed = model, algorithm, settings, seed
         self.ranks = ranks or Ranks()
+        self._parts = Parts.of(model, algorithm, settings, self.ranks)
+        self._optimiser = self._parts.optimiser
+        self._recomputing = self._parts.recomputing(final_values)
         self._streaming = streaming
         self.version = 0
         self.skipped = 0
@@ -87,46 +79,10 @@ class Reinforcement:
         """The version before this one and its trained weights."""
         self._rejected: tuple[Samples, str] | None = None
         """Batch of the last update, if something in it was not finite, and what."""
-        self._objective = Objective(model, algorithm)
-        self._optimiser = self._made_optimiser()
-        self._recomputing = self._made_recomputing(final_values)
         self._forget()
 
-    def _made_optimiser(self) -> Optimiser:
-        model, settings = self.model, self.settings
-        model.requires_grad_(False)
-        values = frozenset(name for name, _ in model.trainable("value"))
-        needed = self.algorithm.needs.values
-        parameters = {n: p for n, p in model.trainable("reinforcement") if needed or n not in values}
-        for parameter in parameters.values():
-            parameter.requires_grad_(True)
-        return Optimiser(
-            parameters,
-            value_names=values,
-            lr=settings.lr,
-            value_lr=settings.value_lr,
-            weight_decay=settings.weight_decay,
-            gradient_clip=settings.gradient_clip,
-            ema=settings.ema,
-            ranks=self.ranks,
-            offload=settings.offload_optimiser,
-        )
-
-    def _made_recomputing(self, final_values: bool) -> Recomputing:
-        needs, settings = self.algorithm.needs, self.settings
-        return Recomputing(
-            self.model,
-            self._optimiser,
-            self.ranks,
-            proximal=needs.proximal or settings.min_ess > 0,
-            reference=self._optimiser.copies() if needs.reference else {},
-            values=needs.values and settings.recompute_values,
-            final_values=needs.values and (final_values or settings.recompute_values),
-            forward_batch=settings.forward_batch,
-        )
-
     def _forget(self) -> None:
-        self._parts: list[Samples] = []
+        self._taken: list[Samples] = []
         self._blank: Samples | None = None
         self._trajectories: list[Trajectory] = []
         self._estimate_means = Means()
@@ -157,7 +113,7 @@ class Reinforcement:
         )
         if self._blank is None:
             self._blank = blanks(self._recomputing.blank(slab), 1)
-        self._parts.append(part)
+        self._taken.append(part)
         self._trajectories.extend(trajectories)
         self._estimate_means.add_each({n: values.double().numpy() for n, values in figures.items()})
         self._estimate_means.add_each(trajectory_figures(trajectories))
@@ -176,11 +132,7 @@ class Reinforcement:
         if self._first_pass is None:
             own = self.algorithm.needs.normalised and self.settings.streamed_statistics == "own"
             self._first_pass = FirstPass(
-                self.model,
-                self._objective,
-                self._optimiser,
-                self.ranks,
-                self.settings,
+                self._parts,
                 version=self.version,
                 given=self._advantages if self.algorithm.needs.normalised and not own else None,
                 own_statistics=own,
@@ -200,9 +152,9 @@ class Reinforcement:
         Raises:
             ValueError: nothing was taken in.
         """
-        if not self._parts:
+        if not self._taken:
             raise ValueError("update without any trajectory taken in")
-        samples = join(self._parts)
+        samples = join(self._taken)
         chunks = Chunks.of(samples, self.ranks)
         if not len(chunks):
             raise ValueError("update without any trajectory taken in")
@@ -265,11 +217,7 @@ class Reinforcement:
         earlier = self._streaming and self.settings.streamed_statistics == "earlier"
         given = self._advantages if own is not None and earlier and self._advantages is not None else own
         return Update(
-            self.model,
-            self._objective,
-            self._optimiser,
-            self.ranks,
-            self.settings,
+            self._parts,
             samples=samples,
             chunks=chunks,
             blank=self._blank,
@@ -307,26 +255,11 @@ class Reinforcement:
         return [float(total) for total in self.ranks.sum(values)]
 
     def _gap(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
-        """The log-prob gap, on some chunks of the newest version whose weights are at hand: the present one
-        or, where every chunk is older, the one before. Empty where all are older still."""
-        versions = {self.version: None, **({self._earlier[0]: self._earlier[1]} if self._earlier else {})}
-        known = chunks.version[np.isin(chunks.version, list(versions))]
-        if not len(known):
-            return {}
-        newest = int(known.max())
-        batch = chunks.minibatch(np.flatnonzero(chunks.version == newest)[:_GAP_CHUNKS], 0)
-        gaps = np.zeros(0)
-        weights = versions[newest]
-        with torch.no_grad(), self._optimiser.exchanged(weights) if weights else nullcontext():
-            if len(batch.mine) or self.ranks.sharded:
-                piece = samples.take(batch.mine) if len(batch.mine) else self._blank
-                assert piece is not None
-                log_prob = self._recomputing.log_prob((piece.prefix, piece.observation, piece.record))
-                gaps = logprob_gap(log_prob, piece.record["log_prob"], piece.mask())
-        means = Means()
-        means.add_each({"gap": gaps, "gap_max": gaps} if len(batch.mine) else {})
-        found = means.over(self.ranks).values()
-        return {"logprob_gap": found["gap_max"], "logprob_gap_mean": found["gap"]}
+        assert self._blank is not None
+        weights: dict[int, Mapping[str, Tensor]] = {self.version: {}}
+        if self._earlier is not None:
+            weights.setdefault(*self._earlier)
+        return gap.measured(self._parts, self._recomputing, samples, chunks, self._blank, weights)
 
     @property
     def warming_up(self) -> bool:
@@ -383,28 +316,15 @@ class Reinforcement:
     def save(self, folder: Path | None) -> None:
         """Write weights, average, optimiser, reference and counters into ``folder``; every rank takes part,
         and the first knows the folder."""
-        optimiser = self._optimiser
-        tensors = {
-            "weights": self.model.state_dict(),
-            "average": optimiser.shared(optimiser.average),
-            "optimiser": optimiser.shared_state(),
-        }
-        if self._recomputing.reference_parts:
-            tensors["reference"] = optimiser.shared(self._recomputing.reference_parts)
-        for name, content in tensors.items():
-            saving.write(folder / f"{name}.safetensors" if folder else None, content, self.ranks)
-        if folder is None:
-            return
-        state = {
-            "format": FORMAT,
-            "version": self.version,
-            "skipped": self.skipped,
-            "shortened": self.shortened,
-            "seed": self.seed,
-            "used_s": self.used_s,
-            "advantages": asdict(self._advantages) if self._advantages else None,
-        }
-        (folder / "learner.json").write_text(json.dumps(state, indent=2))
+        counters = state.Counters(
+            version=self.version,
+            skipped=self.skipped,
+            shortened=self.shortened,
+            seed=self.seed,
+            used_s=self.used_s,
+            advantages=self._advantages,
+        )
+        state.write(folder, self._parts, self._recomputing, counters)
 
     def load(self, folder: Path) -> None:
         """Restore what ``save`` wrote, on any number of ranks, exactly; trajectories taken in so far are
@@ -413,30 +333,12 @@ class Reinforcement:
         Raises:
             UserError: a file is damaged, of another format or of another model.
         """
-        state = _read_state(folder / "learner.json")
-        optimiser, path = self._optimiser, folder / "optimiser.safetensors"
-        saving.read_into(folder / "weights.safetensors", self.model.state_dict())
-        saving.read_into(folder / "average.safetensors", optimiser.shared(optimiser.average))
-        if self._recomputing.reference_parts:
-            self._read_reference(folder / "reference.safetensors")
-        moments = optimiser.room_for_state(list(saving.shapes(path)), str(path))
-        saving.read_into(path, moments)
-        optimiser.load_state(moments, str(path))
-        optimiser.weights_changed()
-        self.version, self.skipped, self.seed = state["version"], state["skipped"], state["seed"]
-        self.shortened = state["shortened"]
-        self._start_s, self._used_before_s = None, state["used_s"]
-        self._advantages = Statistics(**state["advantages"]) if state["advantages"] else None
+        found = state.read(folder, self._parts, self._recomputing)
+        self.version, self.skipped, self.seed = found.version, found.skipped, found.seed
+        self.shortened, self._advantages = found.shortened, found.advantages
+        self._start_s, self._used_before_s = None, found.used_s
         self._earlier = self._rejected = None
         self._forget()
-
-    def _read_reference(self, path: Path) -> None:
-        if not path.exists():
-            raise UserError(
-                f"{path}: is not there: the run was begun without a KL from a reference "
-                "(algorithm.options.kl_coefficient); leave it out, or start a new run"
-            )
-        saving.read_into(path, self._optimiser.shared(self._recomputing.reference_parts))
 
     def save_rejected(self, folder: Path) -> None:
         """Add the batch of the last update, which something not finite was in; of this rank alone.
@@ -458,22 +360,10 @@ class Reinforcement:
         """
         self.load(folder)
         samples, _ = rejected.read(folder, self.model)
-        self._parts = [samples]
+        self._taken = [samples]
         self._blank = samples.take(np.zeros(1, np.int64))
         return self.update()
 
     def restart_average(self) -> None:
         """Let the averaged weights start again from the present ones (after loading a warm start)."""
         self._optimiser.restart_average()
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); use another checkpoint") from error
-    if state.get("format") != FORMAT:
-        raise UserError(
-            f"{path}: format {state.get('format')!r} is not {FORMAT}; load it with the rlvla3 that wrote it"
-        )
-    return state

@@ -7,18 +7,14 @@ loss is linear in them, and three gradients are kept apart until the update's ow
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from rlvla3.algorithms.normalise import EPSILON, Statistics
 from rlvla3.learner.metrics import Means
-from rlvla3.learner.objective import Objective, tell
-from rlvla3.learner.optimiser import Optimiser
-from rlvla3.learner.ranks import Ranks
+from rlvla3.learner.objective import tell
+from rlvla3.learner.parts import Parts
 from rlvla3.learner.samples import Samples
-from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.sharding import synchronise_gradients
 
 _EQUAL = 1e-6
@@ -30,11 +26,7 @@ class FirstPass:
 
     def __init__(
         self,
-        model: Any,
-        objective: Objective,
-        optimiser: Optimiser,
-        ranks: Ranks,
-        settings: ReinforcementSettings,
+        parts: Parts,
         *,
         version: int,
         given: Statistics | None,
@@ -45,8 +37,8 @@ class FirstPass:
         """Begin one; ``given``, ``own_statistics``: what normalises the advantages, if anything does.
         ``centre``: about where the update's own mean will be, so that little is lost by taking it off later.
         """
-        self._model, self._objective, self._optimiser = model, objective, optimiser
-        self._ranks, self._settings = ranks, settings
+        self._model, self._objective, self._optimiser = parts.model, parts.objective, parts.optimiser
+        self._ranks, self._settings = parts.ranks, parts.settings
         self._version, self.given, self._own, self._value_only = version, given, own_statistics, value_only
         self._centre = centre
         self._means = Means()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
 from rlvla3.algorithms.normalise import Statistics
 from rlvla3.learner.metrics import Means
 from rlvla3.learner.minibatches import Chunks, Minibatch
-from rlvla3.learner.objective import Objective, tell
-from rlvla3.learner.optimiser import Optimiser
-from rlvla3.learner.ranks import Ranks
+from rlvla3.learner.objective import tell
+from rlvla3.learner.parts import Parts
 from rlvla3.learner.samples import Samples
-from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.sharding import synchronise_gradients
 
 
@@ -33,11 +30,7 @@ class Update:
 
     def __init__(
         self,
-        model: Any,
-        objective: Objective,
-        optimiser: Optimiser,
-        ranks: Ranks,
-        settings: ReinforcementSettings,
+        parts: Parts,
         *,
         samples: Samples,
         chunks: Chunks,
@@ -49,7 +42,7 @@ class Update:
         """Prepare the passes.
 
         Args:
-            model, objective, optimiser, ranks, settings: the learner's.
+            parts: the learner's.
             samples: this rank's chunks.
             chunks: those of all ranks.
             blank: a chunk without weight, for ranks that must compute and have nothing left.
@@ -57,8 +50,8 @@ class Update:
             given: what normalises advantages.
             value_only: whether the policy is held.
         """
-        self._model, self._objective, self._optimiser = model, objective, optimiser
-        self._ranks, self._settings = ranks, settings
+        self._model, self._objective, self._optimiser = parts.model, parts.objective, parts.optimiser
+        self._ranks, self._settings = parts.ranks, parts.settings
         self._samples, self._chunks, self._blank = samples, chunks, blank
         self._shuffle, self._given, self._value_only = shuffle, given, value_only
         self.means = Means()
