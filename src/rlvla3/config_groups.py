@@ -63,6 +63,9 @@ class SimulatorConfig(Settings):
     time, for half of it as much more delay of a step; 0: each wait ends by itself."""
     chunk: int = Field(default=5, ge=1, le=1000)
     """C: actions executed for one inference."""
+    recycle_after: int | Literal["auto"] = "auto"
+    """Episodes that one process begins, all its envs together, before a fresh one takes its place once they
+    have ended: for simulators that leak. 0: any number; ``auto``: what the adapter asks for."""
 
     @classmethod
     def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
@@ -78,7 +81,16 @@ class SimulatorConfig(Settings):
                 f"{MOST_ENVS} envs; use fewer"
             )
         self._check_slots()
+        self._check_recycling()
         return self
+
+    def _check_recycling(self) -> None:
+        envs = self.batches * self.envs
+        if self.recycle_after != "auto" and self.recycle_after != 0 and self.recycle_after < envs:
+            raise ValueError(
+                f"recycle_after must be 0, auto, or at least the {envs} envs of a process (an episode for each); "
+                f"it is {self.recycle_after}"
+            )
 
     def _check_slots(self) -> None:
         sizes, even = self.slot_sizes, min(len(self.slot_sizes), self.envs)

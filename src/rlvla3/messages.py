@@ -324,6 +324,12 @@ class ReplaceMember(Record, frozen=True, kw_only=True):
     restart: bool
 
 
+class RecycleMember(Record, frozen=True, kw_only=True):
+    """Let this Simulator, which is idle, end and be reaped, report MemberReaped, start a new one. No fault."""
+
+    member: Member
+
+
 class ReportEvaluation(Record, frozen=True, kw_only=True):
     """All episodes of an evaluation ended; one trajectory for each, in start order."""
 
@@ -350,6 +356,7 @@ Command = (
     | SaveCheckpoint
     | SaveBest
     | ReplaceMember
+    | RecycleMember
     | ReportEvaluation
     | Stop
 )

@@ -44,6 +44,8 @@ class Statistics:
     """Episode starts, of training and of evaluation, that failed too often to be tried again."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Members by the number of times they were replaced."""
+    recycled: dict[str, int] = field(default_factory=dict)
+    """Simulators by the number of times that a fresh process took over as planned."""
     successes: int = 0
     episodes: int = 0
     """Training episodes that ended, and how many of them succeeded."""

@@ -34,6 +34,9 @@ class SimulatorSpec:
     """Whether MuJoCo renders its frames: a GL back-end is tried before anything starts."""
     endless: bool = False
     """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
+    recycle_after: int = 0
+    """Episodes after which its process should give way to a fresh one, because resets leak memory that
+    nothing else gives back; 0: any number. ``simulator.recycle_after`` overrides it."""
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""
