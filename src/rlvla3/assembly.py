@@ -213,14 +213,14 @@ class Assembly:
             UserError: it cannot be replaced between episodes, because each env has its quota of segments.
         """
         config = self.config.simulator
-        after = config.recycle_after
-        if after == "auto":
-            wanted = self.spec.recycle_after
-            after = max(wanted, config.batches * config.envs) if wanted else 0
+        if config.recycle_after == "auto":
+            after = self.spec.recycle_after and max(self.spec.recycle_after, config.batches * config.envs)
+        else:
+            after = config.recycle_after
         if after and self.training and self._quota:
             raise UserError(
-                f"simulator.recycle_after = {config.recycle_after} ({after} episodes) needs envs that can wait for "
-                "each other; with schedule.deterministic set trainer.trajectory: episode, or recycle_after: 0"
+                f"simulator.recycle_after = {config.recycle_after} ({after} episodes) needs envs that can wait "
+                "for each other: with schedule.deterministic use whole episodes, or recycle_after: 0"
             )
         return after
 

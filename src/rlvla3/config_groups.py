@@ -86,9 +86,9 @@ class SimulatorConfig(Settings):
 
     def _check_recycling(self) -> None:
         envs = self.batches * self.envs
-        if self.recycle_after != "auto" and self.recycle_after != 0 and self.recycle_after < envs:
+        if self.recycle_after not in ("auto", 0) and int(self.recycle_after) < envs:
             raise ValueError(
-                f"recycle_after must be 0, auto, or at least the {envs} envs of a process (an episode for each); "
+                f"recycle_after must be auto, 0, or at least {envs} (an episode for each env of a process); "
                 f"it is {self.recycle_after}"
             )
 

@@ -92,7 +92,8 @@ def test_an_episode_of_several_segments_is_finished_first():
         watch=w.health(recycle_after=5),
     )
     lengths = w.workload(max_chunks=2, episode_chunks=lambda task, episode: 1 + episode % 7)
-    report, runtime, _ = watched(settings, lengths)
+    report, runtime, log = watched(settings, lengths)
+    assert set(lives(log, FIRST)[:-1]) == {5}, "segments do not count"
     assert report.recycled and runtime.engine.statistics.dropped == {}
     chunks = Counter()
     for trajectory in report.trained:

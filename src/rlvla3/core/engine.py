@@ -280,6 +280,7 @@ class Engine:
             sub_steps=ended.sub_steps,
             end=ended.end,
             success=ended.success,
+            solved_at_reset=ended.solved_at_reset,
             total_reward=ended.total_reward,
             oldest_version=NONE if oldest is None else oldest,
         )

@@ -86,7 +86,7 @@ class Starts:
         """An update is done: tell the law how the episodes ended that it trained the end of."""
         outcomes: dict[int, tuple[int, int]] = {}
         for trajectory in trajectories:
-            if trajectory.end != "segment":
+            if trajectory.end != "segment" and not trajectory.solved_at_reset:
                 episodes, successes = outcomes.get(trajectory.start.task, (0, 0))
                 outcomes[trajectory.start.task] = (episodes + 1, successes + trajectory.success)
         self._sequence.law.learn(outcomes)

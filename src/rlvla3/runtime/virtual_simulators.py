@@ -225,6 +225,7 @@ class VirtualSimulators:
             sub_steps=flying.chunk * self._workload.chunk,
             end=end,
             success=end == "terminated" and flying.success,
+            solved_at_reset=False,
             total_reward=float(flying.chunk),
         )
         self._at(at_s, slot.member, ready)

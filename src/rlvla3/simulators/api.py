@@ -57,10 +57,14 @@ class Step:
 class Env(Protocol):
     """One environment. Used by one thread only; never pickled; built where it is used."""
 
-    def reset(self, start: Start, step_limit: int) -> None:
+    def reset(self, start: Start, step_limit: int) -> bool | None:
         """Go to a fixed initial state. Equal starts give bit-identical episodes.
 
         ``step_limit``: sub-steps after which a step reports the cut; 0 for the own limit.
+
+        Returns:
+            whether this state solves the task already, so that a success would say nothing of the policy;
+            None where it never does.
         """
         ...
 
@@ -138,7 +142,7 @@ class EnvBatch(Protocol):
     busy: int
     """Index of the env at work, or of the last one that was: names it when it hangs or fails."""
 
-    def reset(self, index: int, start: Start, step_limit: int) -> None:
+    def reset(self, index: int, start: Start, step_limit: int) -> bool | None:
         """``Env.reset`` of one env."""
         ...
 

@@ -387,11 +387,13 @@ class LocalRuntime:
 
     def _succeed(self, command: ReplaceMember | RecycleMember, log: str) -> None:
         """The member's process is gone: say so, and start the next one if there is to be one."""
-        replaced = isinstance(command, ReplaceMember)
-        if replaced and command.member not in self._refused:
-            self._observer.on_lost(command.member, command.reason, log)
+        restart = True
+        if isinstance(command, ReplaceMember):
+            restart = command.restart
+            if command.member not in self._refused:
+                self._observer.on_lost(command.member, command.reason, log)
         self._events.append(MemberReaped(member=command.member))
-        if (command.restart if replaced else True) and self._stop is None:
+        if restart and self._stop is None:
             self._spawn(command.member)
 
     def _show_lost_trainers(self, engine: Engine) -> None:
