@@ -219,8 +219,8 @@ class Assembly:
             after = config.recycle_after
         if after and self.training and self._quota:
             raise UserError(
-                f"simulator.recycle_after = {config.recycle_after} ({after} episodes) needs envs that can wait "
-                "for each other: with schedule.deterministic use whole episodes, or recycle_after: 0"
+                f"simulator.recycle_after = {config.recycle_after} ({after} episodes) needs envs that can "
+                "wait for each other: with schedule.deterministic use whole episodes, or recycle_after: 0"
             )
         return after
 

@@ -63,6 +63,9 @@ class SimulatorConfig(Settings):
     time, for half of it as much more delay of a step; 0: each wait ends by itself."""
     chunk: int = Field(default=5, ge=1, le=1000)
     """C: actions executed for one inference."""
+    render_devices: tuple[int, ...] = ()
+    """CUDA numbers (as without CUDA_VISIBLE_DEVICES) of the GPUs that render with EGL, dealt out to the
+    processes in turn; empty: the visible ones."""
     recycle_after: int | Literal["auto"] = "auto"
     """Episodes that one process begins, all its envs together, before a fresh one takes its place once they
     have ended: for simulators that leak. 0: any number; ``auto``: what the adapter asks for."""
