@@ -121,7 +121,7 @@ class _ChangedByLooking(ReachEnv):
 class _Early(ReachEnv):
     def step(self, action: np.ndarray) -> Step:
         step = super().step(action)
-        return changed(step, success=True, terminated=False) if self._distance() < 0.3 else step
+        return changed(step, success=True, terminated=False) if 0.12 < self._distance() < 0.3 else step
 
 
 class _Black(ReachEnv):

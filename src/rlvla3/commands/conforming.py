@@ -8,6 +8,7 @@ from rlvla3.config_groups import SimulatorConfig
 from rlvla3.config_loading import build, override, parse
 from rlvla3.config_loading.trees import Branch
 from rlvla3.conformance import Outcome, Profile, Subject, run
+from rlvla3.conformance.subject import require_gl
 from rlvla3.errors import UserError
 from rlvla3.simulators.registry import simulator_class
 
@@ -21,10 +22,7 @@ def command(kind: str, settings: Sequence[str], profile: Profile, only: Sequence
         UserError: there is no such adapter or check, or a setting does not fit.
     """
     subject = Subject(kind, options(kind, settings), profile)
-    if subject.spec.needs_gl:
-        from rlvla3.simulators.mujoco_rendering import require_backend
-
-        require_backend()
+    require_gl(subject)
     outcomes = []
     for outcome in run(subject, tuple(only)):
         outcomes.append(outcome)

@@ -1,13 +1,15 @@
-"""``python -m rlvla3.conformance.child ORDER``: one job in a process of its own; prints a line of JSON."""
+"""``python -m rlvla3.conformance.child ORDER``: one job in a process of its own; prints what it found."""
 
+import contextlib
 import gc
 import json
+import os
 import resource
 import sys
 from pathlib import Path
 from typing import Any
 
-from rlvla3.conformance.subject import Subject, fingerprint, picture
+from rlvla3.conformance.subject import FOUND, Subject, fingerprint, picture
 from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 
@@ -34,10 +36,12 @@ def _lives(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     for _ in range(order["lives"]):
         _live(subject)
     after, end_mb = _held(), _resident_mb()
-    left = {what: sorted(after[what] - before[what]) for what in ("descriptors", "processes")}
-    more = len(after["threads"]) - len(before["threads"])
-    threads = [f"{more} threads"] if more > 0 else []
-    return {**left, "threads": threads, "mb": (end_mb - start_mb) / order["lives"]}
+    # What is closed and opened again has another name, so only more than before is too much.
+    left = {
+        what: sorted(after[what] - held) if len(after[what]) > len(held) else []
+        for what, held in before.items()
+    }
+    return {**left, "mb": (end_mb - start_mb) / order["lives"]}
 
 
 def _live(subject: Subject) -> None:
@@ -61,30 +65,37 @@ def _use(env: Env, subject: Subject, state: int) -> None:
 def _resets(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     """Growth with a reset, measured after the first third: caches fill up before."""
     env, count = subject.make(), order["resets"]
-    warm = max(count // 3, 3)
+    warm, states = max(count // 3, 3), order["states"] or sys.maxsize
     for state in range(warm):
-        _use(env, subject, state)
+        _use(env, subject, state % states)
     gc.collect()
     start_mb = _resident_mb()
     for state in range(warm, warm + count):
-        _use(env, subject, state)
+        _use(env, subject, state % states)
     gc.collect()
     return {"mb": (_resident_mb() - start_mb) / count}
 
 
 def _held() -> dict[str, set[str]]:
     """Descriptors (with what they are open on), threads and children of this process."""
-    descriptors = set()
+    descriptors, processes = set(), set()
     for path in Path("/proc/self/fd").iterdir():
-        try:
+        with contextlib.suppress(OSError):  # the one that lists the folder
             descriptors.add(f"{path.name} {path.readlink()}")
-        except OSError:  # the one that lists the folder
-            continue
-    threads = {path.name for path in Path("/proc/self/task").iterdir()}
-    children = set()
-    for task in threads:
-        children |= set(Path(f"/proc/self/task/{task}/children").read_text().split())
-    return {"descriptors": descriptors, "threads": threads, "processes": children}
+    threads = {f"{path.name} {_text(path / 'comm')}" for path in Path("/proc/self/task").iterdir()}
+    for path in Path("/proc").glob("[0-9]*"):
+        words = _text(path / "stat").rpartition(")")[2].split()
+        if words and int(words[1]) == os.getpid():
+            processes.add(f"{path.name} {_text(path / 'comm')}")
+    return {"descriptors": descriptors, "threads": threads, "processes": processes}
+
+
+def _text(file: Path) -> str:
+    """What a file of /proc says; nothing once its process is gone."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _resident_mb() -> float:
@@ -100,7 +111,7 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     with Subject(order["kind"], order["options"]) as subject:
         found = _JOBS[order["job"]](subject, order)
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.write(f"\n{FOUND}{json.dumps(found)}\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlvla3.conformance.subject import Subject, require
+from rlvla3.conformance.subject import Subject, require, require_gl
 from rlvla3.core.engine import Engine
 from rlvla3.messages import Event, Member, ReportEvaluation
 
@@ -53,14 +53,13 @@ class _Watcher:
 
 def _survive(subject: Subject, step: int) -> None:
     from rlvla3.assembly import Assembly
-    from rlvla3.commands.running import require_gl
     from rlvla3.config import Config
     from rlvla3.runtime.local.runtime import LocalRuntime
 
+    require_gl(subject)
     with TemporaryDirectory(prefix="rlvla3-hang-") as folder:
         marker = Path(folder) / "struck"
         assembly = Assembly(Config.model_validate(_run(subject, step, marker)))
-        require_gl(assembly)
         watcher = _Watcher()
         stop = LocalRuntime(assembly, Path(folder), watcher).run()
         require(not stop.failed, f"the run did not get over it: {stop.reason}")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlvla3.conformance.subject import ConformanceError, Skipped, Subject, fingerprint, require
+from rlvla3.conformance.subject import FOUND, ConformanceError, Skipped, Subject, fingerprint, require
 from rlvla3.messages import Start
 
 _LIFE_MB = 8.0
@@ -27,12 +27,12 @@ def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
     )
-    lines = run.stdout.splitlines()
+    lines = [line for line in run.stdout.splitlines() if line.startswith(FOUND)]
     if run.returncode or not lines:
         tail = "\n".join(run.stderr.strip().splitlines()[-12:])
         raise ConformanceError(f"in a process of its own it ends with exit code {run.returncode}:\n{tail}")
     require("Traceback" not in run.stderr, f"its process ends with a traceback:\n{run.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(lines[-1])
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix(FOUND))
     return found
 
 
@@ -46,12 +46,12 @@ def equal_starts_give_equal_episodes_elsewhere(subject: Subject) -> None:
 
 
 def torch_is_not_imported(subject: Subject) -> None:
-    """A Simulator's process never loads torch, which costs a second and 200 MB in each; a simulator that
-    needs it itself (``Profile`` cannot tell) imports it in the env."""
+    """A Simulator's process never loads torch, which costs a second and 200 MB in each. One whose envs are
+    made with torch imports it where an env is built."""
     found = _elsewhere(subject, "torch")
     require(not found["spec"], "reading its spec imports torch; import it where an env is built")
     if found["env"]:
-        raise Skipped("its envs need torch")
+        raise Skipped("its envs are made with torch")
 
 
 def closing_frees(subject: Subject) -> None:
@@ -66,7 +66,7 @@ def closing_frees(subject: Subject) -> None:
 def memory_is_flat_over_resets(subject: Subject) -> None:
     """Resets do not leak, or the adapter asks for its process to be replaced in time."""
     profile, recycled = subject.profile, subject.spec.recycle_after
-    found = _elsewhere(subject, "resets", resets=profile.resets)
+    found = _elsewhere(subject, "resets", resets=profile.resets, states=profile.states)
     allowed = 1024 * _LEAKING_GB / recycled if recycled else profile.growth_mb
     remedy = f"recycle_after = {recycled} is too rare" if recycled else "mend it, or set spec.recycle_after"
     require(found["mb"] <= allowed, f"{found['mb']:.2f} MB more with each reset; {remedy}")

@@ -21,6 +21,9 @@ SPLITS = ("train", "held_out", "demonstration")
 STATES = (0, 1, 49, 50, 51, 120)
 """Initial states that are compared, where an adapter has any number of them."""
 
+FOUND = "rlvla3.conformance: "
+"""Begins the line in which a process of its own tells what it found; libraries print as well."""
+
 
 class ConformanceError(AssertionError):
     """The adapter does not keep a rule: what was found, and what it must be."""
@@ -175,6 +178,18 @@ def seen(env: Env) -> bytes:
     privileged = getattr(env, "privileged", None)
     arrays = env.observe().values() if privileged is None else [privileged]
     return b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+
+
+def require_gl(subject: Subject) -> None:
+    """Make sure that an adapter that renders with MuJoCo can.
+
+    Raises:
+        UserError: no GL back-end works, with the packages to install.
+    """
+    if subject.spec.needs_gl:
+        from rlvla3.simulators.mujoco_rendering import require_backend
+
+        require_backend()
 
 
 def picture(env: Env) -> npt.NDArray[np.uint8] | None:
