@@ -68,8 +68,7 @@ def starts_differ(subject: Subject) -> None:
     env, found = subject.make(), dict[bytes, str]()
     for split in SPLITS:
         for state in subject.states():
-            start = Start(task=0, split=split, state=state)  # type: ignore[arg-type]
-            _note(found, env, start, f"{split} {state}")
+            _note(found, env, Start(task=0, split=split, state=state), f"{split} {state}")
     if subject.profile.seeded and subject.has_setting("seed"):
         seed = int(subject.build().Settings.model_validate(subject.options).seed)  # type: ignore[attr-defined]
         _note(found, subject.make(seed=seed + 1), Start(task=0, split="train", state=0), "another seed")

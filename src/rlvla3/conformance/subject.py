@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from unittest import SkipTest
 
 import numpy as np
@@ -17,9 +17,11 @@ from rlvla3.settings import Settings
 from rlvla3.simulators.api import Env, Simulator, SimulatorSpec, Step
 from rlvla3.simulators.registry import simulator_class
 
-SPLITS = ("train", "held_out", "demonstration")
+Split = Literal["train", "held_out", "demonstration"]
+SPLITS: tuple[Split, ...] = ("train", "held_out", "demonstration")
 STATES = (0, 1, 49, 50, 51, 120)
 """Initial states that are compared, where an adapter has any number of them."""
+_LOOKED_AT = 10
 
 FOUND = "rlvla3.conformance: "
 """Begins the line in which a process of its own tells what it found; libraries print as well."""
@@ -133,6 +135,18 @@ class Subject:
     def some_state(self) -> int:
         """One initial state that is not the first, where there are several."""
         return 7 % self.profile.states if self.profile.states else 7
+
+    def unsolved(self, env: Env, split: Split = "train") -> Start:
+        """The first state of task 0 that has something to solve.
+
+        Raises:
+            Skipped: the first ones have not.
+        """
+        for state in range(min(_LOOKED_AT, self.profile.states or _LOOKED_AT)):
+            start = Start(task=0, split=split, state=state)
+            if not env.reset(start, 0):
+                return start
+        raise Skipped(f"its first states of the split {split} are all solved at their reset")
 
     def states(self) -> Sequence[int]:
         """Initial states to compare."""
