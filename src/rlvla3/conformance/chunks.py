@@ -106,7 +106,7 @@ def rendering_rarely_changes_nothing(subject: Subject) -> None:
 
 
 def _at_chunk_ends(
-    env: Env, actions: npt.NDArray[np.float32], every: bool
+    env: Env, start: Start, actions: npt.NDArray[np.float32], every: bool
 ) -> list[dict[str, npt.NDArray[Any]]]:
     env.reset(start, 0)
     found = [_copy(env)]
