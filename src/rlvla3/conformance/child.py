@@ -24,8 +24,9 @@ def _episode(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
 def _torch(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     _ = subject.spec
     spec = "torch" in sys.modules
-    subject.make()
-    return {"spec": spec, "env": "torch" in sys.modules}
+    _use(subject.make(), subject, 0)
+    torch = sys.modules.get("torch")
+    return {"spec": spec, "threads": torch.get_num_threads() if torch is not None and not spec else 0}
 
 
 def _lives(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:

@@ -47,10 +47,12 @@ def equal_starts_give_equal_episodes_elsewhere(subject: Subject) -> None:
 
 def torch_is_not_imported(subject: Subject) -> None:
     """A Simulator's process never loads torch, which costs a second and 200 MB in each. One whose envs are
-    made with torch imports it where an env is built."""
+    made with torch imports it where an env is built, and holds it to one thread."""
     found = _elsewhere(subject, "torch")
     require(not found["spec"], "reading its spec imports torch; import it where an env is built")
-    if found["env"]:
+    threads = found["threads"]
+    require(threads <= 1, f"its envs compute with {threads} threads of torch each; torch.set_num_threads(1)")
+    if threads:
         raise Skipped("its envs are made with torch")
 
 
