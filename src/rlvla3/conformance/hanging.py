@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlvla3.conformance.subject import Subject, require, require_gl
+from rlvla3.conformance.subject import Subject, importable, require, require_gl
 from rlvla3.core.engine import Engine
 from rlvla3.messages import Event, Member, ReportEvaluation
 
@@ -21,7 +21,7 @@ def a_hang_in_a_reset_is_ended(subject: Subject) -> None:
 
 def a_hang_in_a_step_is_ended(subject: Subject) -> None:
     """A sub-step that never returns is given up at its deadline, and its start is run by another process."""
-    _survive(subject, step=2)
+    _survive(subject, step=1)
 
 
 class _Watcher:
@@ -61,7 +61,8 @@ def _survive(subject: Subject, step: int) -> None:
         marker = Path(folder) / "struck"
         assembly = Assembly(Config.model_validate(_run(subject, step, marker)))
         watcher = _Watcher()
-        stop = LocalRuntime(assembly, Path(folder), watcher).run()
+        with importable():
+            stop = LocalRuntime(assembly, Path(folder), watcher).run()
         require(not stop.failed, f"the run did not get over it: {stop.reason}")
         require(marker.exists(), "the first start of task 0 was never run")
         require(len(watcher.lost) == 1, f"members were lost for {[reason for reason, _ in watcher.lost]}")

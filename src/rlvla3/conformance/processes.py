@@ -1,13 +1,19 @@
 """Checks that need a process of their own: equal bits there, and what is left behind."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from rlvla3.conformance.subject import FOUND, ConformanceError, Skipped, Subject, fingerprint, require
+from rlvla3.conformance.subject import (
+    FOUND,
+    ConformanceError,
+    Skipped,
+    Subject,
+    fingerprint,
+    importable,
+    require,
+)
 from rlvla3.messages import Start
 
 _LIFE_MB = 8.0
@@ -20,13 +26,10 @@ _LIVES = 3
 def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
     """Do a job of ``conformance.child`` in a fresh process that can import what this one can."""
     order = json.dumps({"kind": subject.kind, "options": subject.options, "job": job, **arguments})
-    folders = [path or str(Path.cwd()) for path in sys.path]
-    run = subprocess.run(
-        [sys.executable, "-m", "rlvla3.conformance.child", order],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
-    )
+    with importable():
+        run = subprocess.run(
+            [sys.executable, "-m", "rlvla3.conformance.child", order], capture_output=True, text=True
+        )
     lines = [line for line in run.stdout.splitlines() if line.startswith(FOUND)]
     if run.returncode or not lines:
         tail = "\n".join(run.stderr.strip().splitlines()[-12:])

@@ -1,9 +1,13 @@
 """The adapter that is checked, what is known of it, and how a check ends."""
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 from unittest import SkipTest
@@ -192,6 +196,20 @@ def seen(env: Env) -> bytes:
     privileged = getattr(env, "privileged", None)
     arrays = env.observe().values() if privileged is None else [privileged]
     return b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+
+
+@contextlib.contextmanager
+def importable() -> Iterator[None]:
+    """Let the processes that are started meanwhile import whatever this one can."""
+    old = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = old
 
 
 def require_gl(subject: Subject) -> None:
