@@ -20,6 +20,7 @@ from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.roles.trainer import TrainerRole
 from rlvla3.runtime.payloads import map_slab
 from rlvla3.runtime.weights import WeightBuffers
+from rlvla3.simulators.egl_devices import choose, render_on
 
 Report = Callable[[str, Mapping[str, float]], None]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -59,6 +60,9 @@ def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Si
     lanes = assembly.config.simulator.lanes
     mine = [s for s in assembly.topology.slots if s.member == part.member]
     plans = [SlotPlan(slot=s.slot, envs=s.envs, lane=i % lanes) for i, s in enumerate(mine)]
+    if assembly.spec.needs_gl:
+        number = assembly.topology.simulators.index(part.member)
+        render_on(choose(number, assembly.config.simulator.render_devices))
     return SimulatorRole(
         member=part.member,
         simulator=assembly.simulator,
