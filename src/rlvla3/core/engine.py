@@ -236,7 +236,6 @@ class Engine:
         self.slots.move(slot, At.QUEUED, now_s)
         if self.ending.reason:
             self.ending.cancel([slot], now_s)
-            self._apply([slot], now_s)
             return
         self.inference.observe(event, now_s)
         self.inference.dispatch(now_s)
@@ -252,13 +251,10 @@ class Engine:
         self.inference.dispatch(now_s)
 
     def _apply(self, slots: list[SlotState], now_s: float) -> None:
-        """Let step what these slots may have completed. At the end of the run a whole batch never steps
-        again: those of its slots that asked were cancelled."""
-        ready = self.slots.ready(slots)
-        if self.ending.reason and self.settings.topology.together:
-            self.ending.cancel(ready, now_s)
-        else:
-            self.inference.apply(ready, now_s)
+        """Let step what these slots may have completed. At the end of a run that is nothing where batches
+        step as a whole: slots that ask are cancelled, and their envs must not be moved on without them."""
+        if not (self.ending.reason and self.settings.topology.together):
+            self.inference.apply(self.slots.ready(slots), now_s)
 
     def _on_trajectory(self, event: TrajectoryReady, now_s: float) -> None:
         flight = self.flights.ended(event)
