@@ -159,9 +159,9 @@ class Assembly:
 
     @property
     def slots_at_once(self) -> int:
-        """Slots that one Simulator steps at the same time."""
+        """Slots that one Simulator steps at the same time; whole env batches where they step as a whole."""
         config = self.config.simulator
-        slots = config.batches * len(config.slot_sizes)
+        slots = config.batches * (1 if self.spec.steps_together else len(config.slot_sizes))
         return slots if self.spec.waits else min(config.lanes, slots)
 
     @cached_property
@@ -182,6 +182,7 @@ class Assembly:
             generators=tuple(Member(f"generator-{i}") for i in range(self.config.generator.members)),
             trainers=tuple(Member(f"trainer-{i}") for i in range(trainers)),
             slots=tuple(slots),
+            together=self.spec.steps_together,
         )
 
     @cached_property

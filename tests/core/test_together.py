@@ -93,7 +93,7 @@ def test_slots_are_inferred_in_shards_and_step_at_once() -> None:
 def test_the_batcher_expects_nothing_of_a_slot_that_waits_for_the_others() -> None:
     """Slot 0 fills a batch; slot 1 would linger for it for ever, if it were about to come back."""
     batching = w.batching(max_batch_size=3, linger_s=50.0, batch_timeout_s=100.0)
-    report, _, log = run(whole(batching, w.training(batch=4, updates=2, max_lag=0), slots=2, envs=5))
+    report, _, _ = run(whole(batching, w.training(batch=4, updates=2, max_lag=0), slots=2, envs=5))
     assert not report.stop.failed
     assert report.seconds < 5.0
 

@@ -91,7 +91,7 @@ class SlotTable:
         """
         ready: dict[Slot, SlotState] = {}
         for slot in slots:
-            if all([other.at in _CAN_STEP for other in slot.batch]):
+            if all(other.at in _CAN_STEP for other in slot.batch):
                 ready |= {other.slot: other for other in slot.batch if other.at is At.ANSWERED}
         return list(ready.values())
 
