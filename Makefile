@@ -55,11 +55,11 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu)'
+	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or maniskill or gpu)'
 
 test-live: install
-	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu)'
-	$(BIN)/python -m pytest -m '(live or metaworld) and not gpu'
+	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or maniskill or gpu)'
+	$(BIN)/python -m pytest -m '(live or metaworld) and not (maniskill or gpu)'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

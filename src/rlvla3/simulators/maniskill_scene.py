@@ -95,7 +95,7 @@ def check_assets(task: str) -> None:
     if missing:
         commands = " && ".join(f"python -m mani_skill.utils.download_asset -y {name}" for name in missing)
         raise UserError(
-            f"simulator.options.tasks: {task} needs assets that are not on this machine; get them with: {commands}"
+            f"simulator.options.tasks: {task} needs assets that are not on this machine; to get them: {commands}"
         )
 
 
