@@ -11,6 +11,8 @@ _STEP_M = 0.1
 """Displacement of the gripper for an action of 1."""
 _ABOVE_M = 0.08
 """Height over the cube at which the gripper moves sideways."""
+_BEHIND_M = 0.07
+"""Distance from the centre of a cube at which the gripper goes down behind it."""
 _OPEN, _CLOSED = 1.0, -1.0
 
 
@@ -35,28 +37,27 @@ def _position(pose: Any) -> Vector:
 
 def _pick_cube(base: Any) -> tuple[Vector, float]:
     """Way of the gripper in metres and what its fingers do: over the cube, down, close, to the goal."""
-    hand, cube = _position(base.agent.tcp.pose), _position(base.cube.pose)
+    cube = _position(base.cube.pose)
     if bool(base.agent.is_grasping(base.cube)[0]):
         return _position(base.goal_site.pose) - cube, _CLOSED
-    way = cube - hand
-    sideways = float(np.hypot(way[0], way[1]))
-    if sideways > 0.015:
-        way[2] = max(way[2] + _ABOVE_M, 0.0) if way[2] + _ABOVE_M > -0.02 else way[2] + _ABOVE_M
+    way = cube - _position(base.agent.tcp.pose)
+    low = way[2] > -0.02
+    # Closing fingers may turn and shift the cube; that is no reason to let go of it.
+    if np.hypot(way[0], way[1]) > (0.03 if low else 0.01):
+        way[2] += _ABOVE_M
         return way, _OPEN
-    return way, _CLOSED if float(np.linalg.norm(way)) < 0.012 else _OPEN
+    return way, _CLOSED if way[2] > -0.01 else _OPEN
 
 
 def _push_cube(base: Any) -> tuple[Vector, float]:
     """Over the table to behind the cube, down, and on along x with y in line."""
-    hand, cube = _position(base.agent.tcp.pose), _position(base.obj.pose)
-    behind = cube + np.array((-0.07, 0.0, 0.0))
-    aligned = abs(hand[1] - cube[1]) < 0.01 and hand[0] < cube[0] - 0.035
-    low = hand[2] < 0.04
-    if aligned and low:
-        return np.array((0.1, cube[1] - hand[1], cube[2] - hand[2])), _CLOSED
-    way = behind - hand
-    if float(np.hypot(way[0], way[1])) > 0.015:
-        way[2] = cube[2] + _ABOVE_M - hand[2]
+    cube, hand = _position(base.obj.pose), _position(base.agent.tcp.pose)
+    way = cube - hand
+    if hand[2] < 0.05 and way[0] > 0.01 and abs(way[1]) < 0.02:
+        return np.array((_STEP_M, way[1], way[2])), _CLOSED
+    way[0] -= _BEHIND_M
+    if np.hypot(way[0], way[1]) > 0.015:
+        way[2] += _ABOVE_M
     return way, _CLOSED
 
 
