@@ -311,9 +311,8 @@ class Lane(threading.Thread):
             slot.answered = False
             self._render(slot, self._finish(slot, list(islice(rest, len(slot.asked)))))
         for slot in chunk.group.slots:
-            self._join_newcomers(slot)
-        for slot in chunk.group.slots:
             if not slot.waiting:
+                self._join_newcomers(slot)
                 self._post(slot)
 
     def _check_stamps(self, flights: list[Flight], places: list[tuple[Row, int]]) -> None:

@@ -19,7 +19,7 @@ from rlvla3.simulators.api import Observation
 from rlvla3.simulators.maniskill_tasks import TASKS, WIDOWX_CONTROL, Task
 
 PICTURE_SIZE = 256
-"""Pixels of a side of pictures for people."""
+"""Pixels of a side of pictures for people; those of the WidowX keep their own size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,10 @@ class ManiskillScene:
 
         s, task = self._settings, self._task
         cameras: dict[str, Any] = {}
+        people: dict[str, Any] = {}
         if task.robot == "panda":  # the WidowX's camera is that of a data set, whose size must not change
             cameras = {"width": s.image_size, "height": s.image_size}
+            people = {"width": PICTURE_SIZE, "height": PICTURE_SIZE}
             if s.view is not None:
                 cameras[task.scene_camera] = self._view(*s.view)
         images = "rgb" if task.robot == "panda" else "rgb+segmentation"
@@ -140,7 +142,7 @@ class ManiskillScene:
                     sim_backend="physx_cuda" if s.gpu else "physx_cpu",
                     render_backend="gpu" if s.gpu else "cpu",
                     sensor_configs=cameras,
-                    human_render_camera_configs={"width": PICTURE_SIZE, "height": PICTURE_SIZE},
+                    human_render_camera_configs=people,
                 )
         except RuntimeError as error:
             need = "a CUDA device" if s.gpu else "a Vulkan device, even without images"
@@ -233,7 +235,7 @@ class ManiskillScene:
         return images
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """A frame [256, 256, 3] of one scene for people; the goal is drawn."""
+        """A frame [size, size, 3] of one scene for people; the goal is drawn."""
         self._seen = None  # rendering shows what is hidden from the policy
         picture: npt.NDArray[np.uint8] = _numpy(self.base.render_rgb_array())[index].astype(np.uint8)
         return picture
