@@ -1,6 +1,7 @@
 """Parts that check every transition of a run: an env that knows the answer to its own observation,
 and a learner that verifies each row it is given and writes down what it trained on."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -75,6 +76,15 @@ class EchoSimulator(Synthetic):
     def make(self) -> EchoEnv:
         """Build one environment."""
         return EchoEnv(self._settings)
+
+
+class EchoTogether(EchoSimulator):
+    """``EchoEnv`` in env batches that step as a whole: kind ``echo:EchoTogether``."""
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """As ``EchoSimulator``'s."""
+        return dataclasses.replace(super().spec, steps_together=True)
 
 
 class RecordingSettings(EmulatedLearnerSettings):

@@ -19,6 +19,10 @@ class Rules:
         topology, self.training = settings.topology, settings.training
         self.unanswered: dict[int, int] = {}
         self.slot_member = {s.slot: s.member for s in topology.slots}
+        self.slot_batch = {s.slot: (s.member, s.stage) for s in topology.slots}
+        self.batch_slots: dict[tuple, set[int]] = defaultdict(set)
+        for slot, batch in self.slot_batch.items():
+            self.batch_slots[batch].add(slot)
         self.env_slot = {e: s.slot for s in topology.slots for e in s.envs}
         self.waiting: dict[tuple, float] = {}
         """Requests in a queue by arrival time; (kind, row, chunk) names one."""
@@ -133,7 +137,13 @@ class Rules:
         for slot, seq in command.slots:
             assert self.unanswered.pop(slot) == seq
 
-    do_ApplyActions = answered  # noqa: N815
+    def do_ApplyActions(self, now_s, command):  # noqa: N802
+        self.answered(now_s, command)
+        if not self.settings.topology.together:
+            return
+        for slot, _ in command.slots:
+            left = self.batch_slots[self.slot_batch[slot]] & self.unanswered.keys()
+            assert not left, f"slot {slot} steps while {left} of its batch have no actions"
 
     def do_CancelRequests(self, now_s, command):  # noqa: N802
         self.answered(now_s, command)

@@ -120,6 +120,20 @@ def test_no_warning_where_nothing_is_wrong() -> None:
             "generator.pins",
         ),
         (("simulator.lanes=33",), "simulator.lanes"),
+        (
+            (
+                *("simulator.options.together=true", "trainer.trajectory=episode"),
+                *("simulator.options.step_limits=10", "simulator.lanes=2", "simulator.slots=2"),
+            ),
+            "simulator.lanes",
+        ),
+        (
+            (
+                *("simulator.options.together=true", "trainer.trajectory=episode", "simulator.members=1"),
+                *("simulator.options.step_limits=10", "simulator.batches=1", "simulator.lanes=1"),
+            ),
+            "simulator.batches",
+        ),
         (("simulator.slots=1",), "simulator.slots"),
         (("schedule.mode=as", "schedule.max_lag=2"), "schedule.max_lag"),
         (("schedule.mode=as", "schedule.streaming=true"), "schedule.streaming"),

@@ -94,3 +94,32 @@ def test_an_algorithm_that_wants_the_whole_batch_gets_it(
         return
     with pytest.raises(UserError, match=fault):
         _ = made.settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("trainer.trajectory=segment", "trainer.chunks=2"),
+            r"trainer\.trajectory = segment: .* between two segments; use trainer\.trajectory: episode",
+        ),
+        (
+            ("trainer.trajectory=episode", "trainer.chunks=9", "simulator.options.step_limits=0"),
+            r"simulator\.options\.step_limits = 0: .* give a step limit",
+        ),
+    ],
+)
+def test_envs_that_step_together_cannot_wait_in_mid_episode(overrides: tuple[str, ...], message: str) -> None:
+    whole = assembly("simulator.options.together=true", *overrides)
+    with pytest.raises(UserError, match=message):
+        assert whole.settings
+
+
+def test_whole_batches_are_what_is_stepped_at_once() -> None:
+    shape = ("simulator.batches=2", "simulator.slots=4", "simulator.lanes=3")
+    apart, together = (
+        Assembly(load_config("reach", [*shape, f"simulator.options.together={whole}"]))
+        for whole in ("false", "true")
+    )
+    assert (apart.lanes, apart.slots_at_once, apart.topology.together) == (3, 3, False)
+    assert (together.lanes, together.slots_at_once, together.topology.together) == (2, 2, True)

@@ -18,7 +18,7 @@ from rlvla3.messages import Env, Member, Slot, Start
 from rlvla3.runtime.virtual import Workload
 
 
-def topology(simulators=2, envs=4, batches=1, slots=2, generators=1, trainers=1) -> Topology:
+def topology(simulators=2, envs=4, batches=1, slots=2, generators=1, trainers=1, together=False) -> Topology:
     """``simulators`` members of ``batches`` env batches of ``envs`` envs in ``slots`` slots."""
     made, env, slot = [], 0, 0
     names = [Member(f"simulator-{i}") for i in range(simulators)]
@@ -33,6 +33,7 @@ def topology(simulators=2, envs=4, batches=1, slots=2, generators=1, trainers=1)
         generators=tuple(Member(f"generator-{i}") for i in range(generators)),
         trainers=tuple(Member(f"trainer-{i}") for i in range(trainers)),
         slots=tuple(made),
+        together=together,
     )
 
 

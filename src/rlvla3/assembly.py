@@ -9,7 +9,7 @@ from rlvla3.algorithms.api import Algorithm, Groups
 from rlvla3.algorithms.own import Own
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
-from rlvla3.config_training import check_groups, check_learning, task_settings
+from rlvla3.config_training import check_groups, check_learning, check_together, task_settings
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
@@ -99,6 +99,11 @@ class Assembly:
                 f"simulator.kind = {kind!r}: its spec must be a SimulatorSpec, it is {found!r}; "
                 "see rlvla3.simulators.api"
             )
+        if found.steps_together and not hasattr(self.simulator, "make_batch"):
+            raise UserError(
+                f"simulator.kind = {kind!r}: its spec says steps_together, but it has no make_batch; "
+                "see rlvla3.simulators.api"
+            )
         return found
 
     @cached_property
@@ -158,11 +163,19 @@ class Assembly:
         return trainer.chunks or longest
 
     @property
+    def lanes(self) -> int:
+        """Lanes of one Simulator that have slots; an env batch that steps as a whole is in one lane."""
+        return min(self.config.simulator.lanes, self._steppers)
+
+    @property
     def slots_at_once(self) -> int:
-        """Slots that one Simulator steps at the same time."""
+        """Slots that one Simulator steps at the same time; env batches where these step as a whole."""
+        return self._steppers if self.spec.waits else self.lanes
+
+    @property
+    def _steppers(self) -> int:
         config = self.config.simulator
-        slots = config.batches * len(config.slot_sizes)
-        return slots if self.spec.waits else min(config.lanes, slots)
+        return config.batches * (1 if self.spec.steps_together else len(config.slot_sizes))
 
     @cached_property
     def topology(self) -> Topology:
@@ -182,6 +195,7 @@ class Assembly:
             generators=tuple(Member(f"generator-{i}") for i in range(self.config.generator.members)),
             trainers=tuple(Member(f"trainer-{i}") for i in range(trainers)),
             slots=tuple(slots),
+            together=self.spec.steps_together,
         )
 
     @cached_property
@@ -266,6 +280,7 @@ class Assembly:
         groups = self.groups
         check_groups(config, groups)
         check_learning(config, self.algorithm.needs)
+        check_together(config, self.spec)
         deterministic = config.schedule.deterministic
         return TrainingSettings(
             batch=trainer.batch,

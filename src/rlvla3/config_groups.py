@@ -44,7 +44,7 @@ class SimulatorConfig(Settings):
     """The Simulators and how their envs are sharded."""
 
     kind: str = "synthetic"
-    """Adapter: a built-in name (metaworld, synthetic, gymnasium) or ``module:attribute``."""
+    """Adapter: a built-in name (metaworld, synthetic, gymnasium, maniskill) or ``module:attribute``."""
     options: Any = Field(default_factory=dict)
     """The adapter's own settings."""
     members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)

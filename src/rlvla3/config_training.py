@@ -8,6 +8,7 @@ from rlvla3.config import Config
 from rlvla3.core.settings import TaskSettings
 from rlvla3.errors import UserError
 from rlvla3.learner.settings import ReinforcementSettings
+from rlvla3.simulators.api import SimulatorSpec
 
 
 def task_settings(config: Config, names: Sequence[str]) -> TaskSettings:
@@ -105,6 +106,26 @@ def check_learning(config: Config, needs: Needs) -> None:
                 "use trainer.trajectory=episode, or aggregate=token"
             )
         _check_streaming(config, needs, options)
+
+
+def check_together(config: Config, spec: SimulatorSpec) -> None:
+    """Where env batches step as a whole, an episode is one trajectory.
+
+    Raises:
+        UserError: an episode would have to wait in the middle, for the credit of its next segment.
+    """
+    if not spec.steps_together:
+        return
+    whole = f"simulator.kind = {config.simulator.kind} steps its env batches as a whole, so no env can wait"
+    if config.trainer.trajectory == "segment":
+        raise UserError(
+            f"trainer.trajectory = segment: {whole} between two segments; use trainer.trajectory: episode"
+        )
+    if not all(spec.step_limits):
+        raise UserError(
+            f"simulator.options.step_limits = 0: {whole} in mid-episode, where trainer.chunks would cut it; "
+            "give a step limit"
+        )
 
 
 def _check_streaming(config: Config, needs: Needs, options: ReinforcementSettings) -> None:

@@ -355,8 +355,7 @@ class Monitor:
 
     def _lanes(self) -> int:
         """Lanes of all Simulators that have slots."""
-        config = self._assembly.config.simulator
-        return config.members * min(config.lanes, config.batches * len(config.slot_sizes))
+        return self._assembly.config.simulator.members * self._assembly.lanes
 
     def _progress(self, engine: Engine, now_s: float) -> Progress:
         now, before = engine.statistics, self._before

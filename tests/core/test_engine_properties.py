@@ -45,6 +45,7 @@ def topologies(draw, simulators=3, generators=3):
         generators=tuple(Member(f"generator-{i}") for i in range(draw(st.integers(1, generators)))),
         trainers=tuple(Member(f"trainer-{i}") for i in range(draw(st.integers(1, 3)))),
         slots=tuple(slots),
+        together=draw(st.booleans()),
     )
 
 
@@ -117,7 +118,7 @@ SUCCESSES = {
 
 @st.composite
 def workloads(draw, whole):
-    """``whole``: trajectories are episodes."""
+    """``whole``: trajectories are episodes, as they must be where an env cannot wait between two segments."""
     return w.workload(
         chunk=draw(st.integers(1, 2)),
         max_chunks=10**6 if whole else draw(st.sampled_from([3, 7, 10**6])),
@@ -177,7 +178,7 @@ def runs(draw, kinds=("crash", "hang", "stuck", "skip_update"), evaluate=False, 
     return {
         "settings": w.settings(topology, draw(batchings(topology)), train, evaluation, watch),
         "costs": draw(costs()),
-        "workload": draw(workloads(whole=train.group_size > 1)),
+        "workload": draw(workloads(whole=train.group_size > 1 or topology.together)),
         "seed": draw(st.integers(0, 3)),
         "faults": draw(faults(topology, kinds)) if kinds else (),
         "start_s": draw(st.sampled_from([0.0, 0.7])),

@@ -50,13 +50,19 @@ def delay(**settings) -> Synthetic:
 class Driven:
     """A Simulator role with everything it emitted, in order."""
 
-    def __init__(self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0) -> None:
+    def __init__(
+        self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0, batches=None
+    ) -> None:
+        """``batches``: number of each slot's env batch; one for all of them by default."""
         spec = simulator.spec
         record = [FieldSpec(name="action", shape=(chunk, spec.action_dim), dtype="float32")]
         self.slab = slab_of(spec.observation, record, rows, chunks, chunk)
         self.events: queue.Queue = queue.Queue()
         plans = [
-            SlotPlan(slot=Slot(i), envs=tuple(map(Env, envs)), lane=i % lanes) for i, envs in enumerate(slots)
+            SlotPlan(
+                slot=Slot(i), envs=tuple(map(Env, envs)), lane=i % lanes, batch=batches[i] if batches else 0
+            )
+            for i, envs in enumerate(slots)
         ]
         self.role = SimulatorRole(
             member=MEMBER,

@@ -12,6 +12,8 @@ ADAPTERS = {
     "solved": ("synthetic", {"task": "reach", "solved_states": [0, 2]}),
     "pendulum": ("gymnasium", {"env_id": "Pendulum-v1"}),
     "metaworld": ("metaworld", {"image_size": 32}),
+    "maniskill": ("maniskill", {"tasks": ["PickCube-v1", "PushCube-v1"], "image_size": 32}),
+    "maniskill_state": ("maniskill", {"observation": "state", "control": "pd_ee_delta_pos"}),
 }
 PARAMETERS = [
     "delay",
@@ -19,6 +21,8 @@ PARAMETERS = [
     "solved",
     pytest.param("pendulum", marks=pytest.mark.metaworld),
     pytest.param("metaworld", marks=pytest.mark.metaworld),
+    pytest.param("maniskill", marks=pytest.mark.maniskill),
+    pytest.param("maniskill_state", marks=pytest.mark.maniskill),
 ]
 PROFILES = {
     "delay": Profile(images=(), seeded=False, deadline_s=2),

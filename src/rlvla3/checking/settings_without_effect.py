@@ -17,6 +17,7 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     found += _starts(assembly)
     found += _trainers(assembly)
     found += _rounds(assembly)
+    found += _together(assembly)
     found += learning(assembly)
     found += _cores(assembly.config, cores)
     if costs is not None:
@@ -219,6 +220,24 @@ def _rounds(assembly: Assembly) -> Iterator[Finding]:
             field="simulator.round_ms",
             text="the envs of this simulator compute, they do not say how long they wait: it has no effect; "
             "leave it out",
+        )
+
+
+def _together(assembly: Assembly) -> Iterator[Finding]:
+    simulator = assembly.config.simulator
+    if not assembly.spec.steps_together:
+        return
+    if simulator.batches < simulator.lanes <= simulator.batches * len(simulator.slot_sizes):
+        yield Finding(
+            field="simulator.lanes",
+            text=f"env batches step as a whole, each in one lane: of {simulator.lanes} lanes "
+            f"{simulator.lanes - simulator.batches} are idle; use at most {simulator.batches}",
+        )
+    if simulator.members * simulator.batches == 1 and assembly.config.schedule.mode != "ss":
+        yield Finding(
+            field="simulator.batches",
+            text="the one env batch steps or waits, never both, however many slots it has: "
+            f"mode {assembly.config.schedule.mode} overlaps no inference with it; use 2",
         )
 
 

@@ -13,6 +13,8 @@ from rlvla3.core.statistics import Statistics
 from rlvla3.messages import CancelRequests, CheckpointSaved, Member, SaveCheckpoint, Slot, Stop, Version
 
 SAVE = "a checkpoint"
+_ASKING = (At.QUEUED, At.INFERENCE, At.ANSWERED)
+"""Where slots are that wait for actions."""
 
 
 class Ending:
@@ -86,7 +88,7 @@ class Ending:
         if self._outbox.closed:
             return
         self.reason = self.reason or reason
-        self.cancel([slot for slot in self._slots if slot.at in (At.QUEUED, At.INFERENCE)], now_s=0.0)
+        self.cancel([slot for slot in self._slots if slot.at in _ASKING], now_s=0.0)
         self._outbox.send(Stop(reason=reason, failed=failed))
 
     def cancel(self, slots: list[SlotState], now_s: float) -> None:

@@ -35,7 +35,7 @@ from rlvla3.core.outbox import Outbox
 from rlvla3.core.publishing import NONE
 from rlvla3.core.recycling import Recycling
 from rlvla3.core.settings import EngineSettings
-from rlvla3.core.sharding import At, SlotTable
+from rlvla3.core.sharding import At, SlotState, SlotTable
 from rlvla3.core.staleness import Staleness
 from rlvla3.core.statistics import Statistics
 from rlvla3.core.training import Training
@@ -83,7 +83,7 @@ class Engine:
         members = topology.simulators + topology.generators + topology.trainers
         self._outbox = outbox = Outbox()
         self.statistics = statistics = Statistics(trained_episodes=[0] * len(settings.training.tasks.weights))
-        self.slots = slots = SlotTable(topology.slots)
+        self.slots = slots = SlotTable(topology.slots, topology.together)
         self.staleness = staleness = Staleness(settings.training.units, settings.training.max_lag)
         self.intake = intake = Intake(settings.training, staleness, max(len(topology.trainers), 1))
         self.groups = groups = Groups(
@@ -244,12 +244,20 @@ class Engine:
         self.inference.dispatch(now_s)
 
     def _on_inference(self, event: InferenceDone, now_s: float) -> None:
-        for flight in self.inference.done(event, now_s):
+        answered, valued = self.inference.done(event, now_s)
+        self._apply(answered, now_s)
+        for flight in valued:
             self._finish(flight, now_s)
         self.weights.load(event.member, now_s)
         if self.flights.starved:
             self._grant(now_s)
         self.inference.dispatch(now_s)
+
+    def _apply(self, slots: list[SlotState], now_s: float) -> None:
+        """Let step what these slots may have completed. At the end of a run that is nothing where batches
+        step as a whole: slots that ask are cancelled, and their envs must not be moved on without them."""
+        if not (self.ending.reason and self.settings.topology.together):
+            self.inference.apply(self.slots.ready(slots), now_s)
 
     def _on_trajectory(self, event: TrajectoryReady, now_s: float) -> None:
         flight = self.flights.ended(event)
@@ -263,6 +271,8 @@ class Engine:
         else:
             self._finish(flight, now_s)
         self._grant(now_s)
+        if slot.at is At.IDLE:
+            self._apply([slot], now_s)
         self.inference.dispatch(now_s)
 
     def _finish(self, flight: Flight, now_s: float) -> None:

@@ -14,7 +14,7 @@ from rlvla3.core.outbox import Outbox
 from rlvla3.core.publishing import NONE
 from rlvla3.core.routing import Router
 from rlvla3.core.settings import EngineSettings
-from rlvla3.core.sharding import At, SlotTable
+from rlvla3.core.sharding import At, SlotState, SlotTable
 from rlvla3.core.statistics import Statistics
 from rlvla3.core.weights import Weights
 from rlvla3.messages import (
@@ -232,25 +232,33 @@ class Inference:
             )
         )
 
-    def done(self, event: InferenceDone, now_s: float) -> list[Flight]:
-        """Answer a batch; returns the ended trajectories whose last value is known now."""
+    def done(self, event: InferenceDone, now_s: float) -> tuple[list[SlotState], list[Flight]]:
+        """Answer a batch; returns the slots that have all of their actions now, and the ended
+        trajectories whose last value is known now."""
         generator = self._generators[event.member]
         if not generator.taken or generator.batch != event.batch:
             raise RuntimeError(f"{event.member} answered batch {event.batch}, not {generator.batch}")
         taken, generator.taken = generator.taken, []
         self._health.end(event.member, BATCH, now_s)
         self.set_free(event.member, now_s)
-        answered: dict[Member, list[tuple[Slot, int]]] = {}
+        answered: list[SlotState] = []
         valued: list[Flight] = []
         for pending in taken:
             request = pending.request
             if request.kind == "value":
                 valued.append(self._flights[request.rows[0]])
             elif not pending.cancelled and self._answer(request, event.version, now_s):
-                answered.setdefault(pending.member, []).append((request.slot, request.seq))
-        for member, slots in answered.items():
-            self._outbox.send(ApplyActions(member=member, slots=tuple(slots)))
-        return valued
+                answered.append(self._slots[request.slot])
+        return answered, valued
+
+    def apply(self, slots: list[SlotState], now_s: float) -> None:
+        """Have the actions of these slots executed."""
+        applied: dict[Member, list[tuple[Slot, int]]] = {}
+        for slot in slots:
+            self._slots.move(slot, At.STEPPING, now_s)
+            applied.setdefault(slot.member, []).append((slot.slot, slot.seq))
+        for member, requests in applied.items():
+            self._outbox.send(ApplyActions(member=member, slots=tuple(requests)))
 
     def set_free(self, generator: Member, now_s: float) -> None:
         """The Generator could start a batch from now on and writes into no row."""
@@ -270,7 +278,7 @@ class Inference:
         slot.unanswered -= 1
         if slot.unanswered:
             return False
-        self._slots.move(slot, At.STEPPING, now_s)
+        self._slots.move(slot, At.ANSWERED, now_s)
         return True
 
     def _bind(self, flight: Flight, version: Version) -> None:

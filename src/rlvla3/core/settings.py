@@ -26,6 +26,8 @@ class Topology:
     generators: tuple[Member, ...]
     trainers: tuple[Member, ...]
     slots: tuple[SlotSettings, ...]
+    together: bool = False
+    """Whether an env batch can only step as a whole: its slots are answered one by one and step at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,18 +20,26 @@ def shard_sizes(envs: int, slots: int) -> tuple[int, ...]:
 
 
 class At(Enum):
-    """Where a slot is. ``STEPPING`` slots are those whose request could still arrive."""
+    """Where a slot is. ``STEPPING`` slots are those whose request could still arrive.
+
+    ``ANSWERED`` slots have their actions and wait for the other slots of an env batch that steps as a
+    whole. Nothing is to be expected of them before those are answered too.
+    """
 
     IDLE = "idle"
     STEPPING = "stepping"
     QUEUED = "queued"
     INFERENCE = "inference"
+    ANSWERED = "answered"
+
+
+_CAN_STEP = (At.ANSWERED, At.IDLE)
 
 
 class SlotState:
     """A slot's mutable state."""
 
-    __slots__ = ("active", "at", "envs", "member", "seq", "served", "slot", "stage", "unanswered")
+    __slots__ = ("active", "at", "batch", "envs", "member", "seq", "served", "slot", "stage", "unanswered")
 
     def __init__(self, settings: SlotSettings) -> None:
         self.slot = settings.slot
@@ -46,13 +54,18 @@ class SlotState:
         self.served = 0
         self.unanswered = 0
         """Parts of the present request (one for each channel) without an answer."""
+        self.batch: tuple[SlotState, ...] = (self,)
+        """The slots that step at the same time as this one, itself included."""
 
 
 class SlotTable:
     """All slots, with the counts that flush rules need."""
 
-    def __init__(self, slots: Iterable[SlotSettings]) -> None:
+    def __init__(self, slots: Iterable[SlotSettings], together: bool = False) -> None:
+        """``together``: see ``Topology``."""
         self._slots: dict[Slot, SlotState] = {s.slot: SlotState(s) for s in slots}
+        if together:
+            self._join_batches()
         self._of_env: dict[Env, SlotState] = {e: s for s in self._slots.values() for e in s.envs}
         self.stages = 1 + max((s.stage for s in self._slots.values()), default=0)
         self.largest = max((len(s.envs) for s in self._slots.values()), default=1)
@@ -61,6 +74,26 @@ class SlotTable:
         """Stepping slots in order of time: the first has waited longest."""
         self._stepping = [0] * self.stages
         self._busy = [0] * self.stages
+
+    def _join_batches(self) -> None:
+        batches: dict[tuple[Member, int], list[SlotState]] = {}
+        for slot in self._slots.values():
+            batches.setdefault((slot.member, slot.stage), []).append(slot)
+        for batch in batches.values():
+            for slot in batch:
+                slot.batch = tuple(batch)
+
+    def ready(self, slots: Iterable[SlotState]) -> list[SlotState]:
+        """The slots that can step now, of these and those that step together with them.
+
+        None of a batch while one of its slots is being reset, about to ask or asks: stepping without it
+        would move its envs on without their actions. Slots without an episode are not waited for.
+        """
+        ready: dict[Slot, SlotState] = {}
+        for slot in slots:
+            if all(other.at in _CAN_STEP for other in slot.batch):
+                ready |= {other.slot: other for other in slot.batch if other.at is At.ANSWERED}
+        return list(ready.values())
 
     def __getitem__(self, slot: Slot) -> SlotState:
         return self._slots[slot]

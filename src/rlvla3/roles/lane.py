@@ -9,8 +9,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,10 +29,10 @@ from rlvla3.messages import (
     TrajectoryStart,
 )
 from rlvla3.roles.inbox import Inbox
-from rlvla3.roles.lane_slots import Chunk, Flight, LaneSlot, SlotPlan
+from rlvla3.roles.lane_slots import Chunk, Flight, Group, LaneSlot, SlotPlan, build_groups, filming
 from rlvla3.roles.slab import Slab, gather, put, stamp
 from rlvla3.simulators.api import Observation, Simulator
-from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_steps
+from rlvla3.simulators.chunking import ChunkResult, chunk_steps
 from rlvla3.usage import Usage
 from rlvla3.video import VideoWriter
 
@@ -68,6 +68,7 @@ class Lane(threading.Thread):
         self._ready = ready
         self._round_s = round_s
         self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
+        self._groups: list[Group] = []
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
         self._observation = [
@@ -75,10 +76,10 @@ class Lane(threading.Thread):
             for name, array in slab.items()
             if name.startswith("observation.") and name not in ("observation.task", "observation.elapsed")
         ]
-        self._begun: list[tuple[float, int, LaneSlot, Chunk]] = []
+        self._begun: list[tuple[float, int, Chunk]] = []
         """Chunks whose envs wait for something outside, by the time until which they wait."""
         self._order = count()
-        self._due: deque[tuple[Slot, Any]] = deque()
+        self._due: deque[Chunk] = deque()
         """Chunks of the present round: their waits are over."""
         self._held: list[Event] = []
         """Events of the present round, sent when it is done."""
@@ -108,8 +109,8 @@ class Lane(threading.Thread):
                 item = self._next()
                 if item is None:
                     break
-                if isinstance(item[1], Chunk):
-                    self._advance(self._slots[item[0]], item[1])
+                if isinstance(item, Chunk):
+                    self._advance(item)
                 else:
                     self._work(*item)
             self._close()
@@ -129,7 +130,7 @@ class Lane(threading.Thread):
             events, self._held = self._held, []
             self._emit(*events)
 
-    def _next(self) -> tuple[Slot, Any] | None:
+    def _next(self) -> Chunk | tuple[Slot, Any] | None:
         """What to do next: a chunk whose wait is over, or what came first."""
         self._doing = ""
         if self._due:
@@ -148,21 +149,20 @@ class Lane(threading.Thread):
         """The end of the round in which a wait is over: one wake-up serves all that end in it."""
         return math.ceil(until_s / self._round_s) * self._round_s if self._round_s else until_s
 
-    def _begin_round(self) -> tuple[Slot, Any]:
+    def _begin_round(self) -> Chunk:
         """Take all chunks whose waits are over; returns the first."""
         now_s = time.monotonic()
         while not self._due or (self._begun and self._begun[0][0] <= now_s):
-            _, _, slot, chunk = heapq.heappop(self._begun)
-            self._due.append((slot.slot, chunk))
+            self._due.append(heapq.heappop(self._begun)[2])
         return self._due.popleft()
 
     def _build(self) -> None:
-        for plan in self._plans:
-            self._slots[plan.slot] = LaneSlot(plan, SerialBatch([self._simulator.make() for _ in plan.envs]))
+        self._groups = build_groups(self._simulator, self._plans)
+        self._slots = {slot.slot: slot for group in self._groups for slot in group.slots}
 
     def _close(self) -> None:
-        for slot in self._slots.values():
-            slot.batch.close()
+        for group in self._groups:
+            group.batch.close()
 
     def _begin(self, doing: str, slot: LaneSlot) -> None:
         self._doing, self._slot, self.since_s = doing, slot, time.monotonic()
@@ -178,18 +178,21 @@ class Lane(threading.Thread):
         if slot is None or not self._doing:
             return f"while {self._doing or 'idle'}"
         index = slot.batch.busy
+        slot = next((s for s in slot.group.slots if index in s.env), slot)
         flight = slot.flights.get(index)
         start = f", {flight.credit.start} at sub-step {slot.elapsed[index]}" if flight else ""
-        return f"while {self._doing} env {slot.envs[index]} of slot {slot.slot}{start}"
+        return f"while {self._doing} env {slot.env[index]} of slot {slot.slot}{start}"
 
     def _work(self, name: Slot, what: Any) -> None:
         slot = self._slots[name]
-        if isinstance(what, list):
-            self._launch(slot, what)
-            if not slot.waiting and not slot.stepping:
-                self._post(slot)
+        if not isinstance(what, list):
+            self._take_actions(slot, what)
+        elif slot.group.must_wait(slot):
+            slot.group.newcomers.append((slot, what))
         else:
-            self._step(slot, what)
+            self._launch(slot, what)
+            if not slot.waiting and not slot.group.stepping:
+                self._post(slot)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -210,6 +213,10 @@ class Lane(threading.Thread):
                     flight.video = VideoWriter(Path(credit.video))
                     flight.video.add(slot.batch.picture(index))
                 fresh.append(index)
+            elif slot.group.together:
+                raise RuntimeError(
+                    f"env {credit.env} cannot wait for a segment: its batch steps as a whole"
+                )
             else:
                 self._write(slot, index, slot.kept.pop(index))
         self._render(slot, fresh)
@@ -234,7 +241,7 @@ class Lane(threading.Thread):
             value = observation[field]
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 broken = value[~np.isfinite(value)][0]
-                raise ValueError(f"env {slot.envs[index]}: observation {field!r} holds {broken}")
+                raise ValueError(f"env {slot.env[index]}: observation {field!r} holds {broken}")
             put(value, array, (row, at))
         self._slab["observation.task"][row, at] = credit.start.task
         limit = credit.step_limit
@@ -264,38 +271,50 @@ class Lane(threading.Thread):
 
     # --- stepping ------------------------------------------------------------------------------
 
-    def _step(self, slot: LaneSlot, seq: int) -> None:
+    def _take_actions(self, slot: LaneSlot, seq: int) -> None:
+        """The slot has its actions; its group steps as soon as all of its slots have theirs."""
         if not slot.waiting or seq != slot.seq:
             raise RuntimeError(f"slot {slot.slot} waits for actions {slot.seq}, got those of {seq}")
-        slot.waiting = False
-        flights = [slot.flights[i] for i in slot.asked]
+        slot.waiting, slot.answered = False, True
+        if slot.group.complete:
+            self._step(slot.group)
+
+    def _step(self, group: Group) -> None:
+        slots = [slot for slot in group.slots if slot.answered]
+        indices = [i for slot in slots for i in slot.asked]
+        flights = [slot.flights[i] for slot in slots for i in slot.asked]
         places = [(f.credit.row, self._place(f)) for f in flights]
         self._check_stamps(flights, places)
         actions = gather(self._slab["record.action"], places)
-        slot.stepping = True
-        steps = chunk_steps(slot.batch, slot.asked, actions, self._filming(slot))
-        self._advance(slot, Chunk(steps=steps, places=places))
+        group.stepping = True
+        film = filming(group.batch, dict(zip(indices, flights, strict=True)))
+        steps = chunk_steps(group.batch, indices, actions, film)
+        self._advance(Chunk(group=group, slots=slots, steps=steps, places=places))
 
-    def _advance(self, slot: LaneSlot, chunk: Chunk) -> None:
+    def _advance(self, chunk: Chunk) -> None:
         """Go on with a chunk until its envs wait for something outside, or to its end."""
-        self._begin("stepping", slot)
+        self._begin("stepping", chunk.slots[0])
         with self.usage("simulate"):
             try:
                 until_s = next(chunk.steps)
             except StopIteration as end:
                 results: list[ChunkResult] = end.value
             else:
-                heapq.heappush(self._begun, (self._rounded(until_s), next(self._order), slot, chunk))
+                heapq.heappush(self._begun, (self._rounded(until_s), next(self._order), chunk))
                 return
-        slot.stepping = False
+        chunk.group.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
         for place, result in zip(chunk.places, results, strict=True):
             reward[place] = result.reward
             sub_steps[place] = result.sub_steps
-        going = self._finish(slot, results)
-        self._render(slot, going)
-        self._join_newcomers(slot)
-        self._post(slot)
+        rest = iter(results)
+        for slot in chunk.slots:
+            slot.answered = False
+            self._render(slot, self._finish(slot, list(islice(rest, len(slot.asked)))))
+        for slot in chunk.group.slots:
+            if not slot.waiting:
+                self._join_newcomers(slot)
+                self._post(slot)
 
     def _check_stamps(self, flights: list[Flight], places: list[tuple[Row, int]]) -> None:
         """The records must be those asked for: (episode, chunk) as the Generator wrote them."""
@@ -304,17 +323,6 @@ class Lane(threading.Thread):
         found = [int(stamps[place]) for place in places]
         if found != wanted:
             raise RuntimeError(f"action records {found} where {wanted} were asked for")
-
-    def _filming(self, slot: LaneSlot) -> Callable[[int], None] | None:
-        if not any(flight.video for flight in slot.flights.values()):
-            return None
-
-        def add_frame(index: int) -> None:
-            video = slot.flights[index].video
-            if video is not None:
-                video.add(slot.batch.picture(index))
-
-        return add_frame
 
     def _finish(self, slot: LaneSlot, results: list[ChunkResult]) -> list[int]:
         """Account for the chunk; report ended trajectories; returns the indices that go on."""
@@ -379,13 +387,12 @@ class Lane(threading.Thread):
         """
         while self._inbox:
             self._later.extend(self._inbox.take() or ())
-        if not self._later:
-            return
-        mine = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]
-        if mine:
+        mine = slot.group.take_newcomers(slot)
+        come = [item[1] for item in self._later if item is not None and _starts_in(item, slot.slot)]
+        if come:
             self._later = deque(item for item in self._later if not _starts_in(item, slot.slot))
-            for credits in mine:
-                self._launch(slot, credits)
+        for credits in mine + come:
+            self._launch(slot, credits)
 
 
 def _starts_in(item: tuple[Slot, Any] | None, slot: Slot) -> bool:

@@ -312,8 +312,7 @@ class VirtualRuntime:
 
     def _apply(self, command: ApplyActions) -> None:
         self.report.applied += len(command.slots)
-        for slot, seq in command.slots:
-            self._simulators.apply(slot, seq, self._now_s)
+        self._simulators.apply(command.slots, self._now_s)
 
     def _cancel(self, command: CancelRequests) -> None:
         self.report.cancelled += len(command.slots)

@@ -3,10 +3,10 @@
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlvla3.core.settings import Topology
+from rlvla3.core.settings import SlotSettings, Topology
 from rlvla3.costs import Costs
 from rlvla3.messages import (
     End,
@@ -63,10 +63,12 @@ class _Flying:
 
 
 class _Slot:
-    __slots__ = ("asked", "flying", "member", "ready", "seq", "stepping", "waiting")
+    __slots__ = ("asked", "batch", "flying", "member", "ready", "seq", "stepping", "waiting")
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
+    def __init__(self, settings: SlotSettings, together: bool) -> None:
+        self.member = settings.member
+        self.batch = (settings.member, settings.stage if together else settings.slot)
+        """What steps at the same time."""
         self.reset()
 
     def reset(self) -> None:
@@ -96,7 +98,8 @@ class VirtualSimulators:
         self._workload = workload
         self._random = random.Random(seed)
         self._at = at
-        self._slots = {s.slot: _Slot(s.member) for s in topology.slots}
+        self._slots = {s.slot: _Slot(s, topology.together) for s in topology.slots}
+        self._together = topology.together
         self._slot_of = {e: s.slot for s in topology.slots for e in s.envs}
         self._lanes: dict[Member, list[float]] = {}
         self._stuck: set[Member] = set()
@@ -158,7 +161,7 @@ class VirtualSimulators:
         for name in touched:
             slot = self._slots[name]
             if not slot.waiting and not slot.stepping:
-                lane, lanes = self._free_lane(slot.member)
+                lane, lanes = self._lane(slot)
                 lanes[lane] = max(lanes[lane], now_s) + self._costs.reset_s
                 slot.stepping = True
                 self._observe_at(name, slot, lanes[lane])
@@ -189,24 +192,39 @@ class VirtualSimulators:
             raise RuntimeError(f"slot {name} at request {slot.seq} was told that {seq} is cancelled")
         slot.waiting = False
 
-    def apply(self, name: Slot, seq: int, now_s: float) -> None:
-        """Execute a chunk of actions.
+    def apply(self, slots: Sequence[tuple[Slot, int]], now_s: float) -> None:
+        """Execute a chunk of actions in each of these slots; those of one batch step at the same time.
 
         Raises:
-            RuntimeError: the slot does not wait for these actions, or they were not computed.
+            RuntimeError: a slot does not wait for these actions, they were not computed, or a batch that
+                steps as a whole would move envs on that got none.
         """
-        slot = self._slots[name]
-        if not slot.waiting or slot.seq != seq:
-            raise RuntimeError(f"slot {name} at request {slot.seq} got actions for {seq}")
-        slot.waiting, slot.stepping = False, True
-        envs, slot.asked = slot.asked, []
-        at_s = self._step(slot.member, len(envs), now_s)
-        for env in envs:
-            flying = slot.flying[env]
-            if self.acted[flying.row] != flying.chunk:
-                raise RuntimeError(f"env {env} got no actions for chunk {flying.chunk} of row {flying.row}")
-            self._advance(slot, env, flying, at_s)
-        self._observe_at(name, slot, at_s)
+        batches: dict[tuple[Member, int], list[Slot]] = {}
+        for name, seq in slots:
+            slot = self._slots[name]
+            if not slot.waiting or slot.seq != seq:
+                raise RuntimeError(f"slot {name} at request {slot.seq} got actions for {seq}")
+            batches.setdefault(slot.batch, []).append(name)
+        for batch, names in batches.items():
+            for name, slot in self._slots.items():
+                if slot.batch == batch and name not in names and (slot.asked or slot.stepping):
+                    raise RuntimeError(f"slot {name} has no actions, but its batch was stepped with {names}")
+            self._step_batch(names, now_s)
+
+    def _step_batch(self, names: list[Slot], now_s: float) -> None:
+        slots = [self._slots[name] for name in names]
+        at_s = self._step(slots[0], sum(len(slot.asked) for slot in slots), now_s)
+        for name, slot in zip(names, slots, strict=True):
+            slot.waiting, slot.stepping = False, True
+            envs, slot.asked = slot.asked, []
+            for env in envs:
+                flying = slot.flying[env]
+                if self.acted[flying.row] != flying.chunk:
+                    raise RuntimeError(
+                        f"env {env} got no actions for chunk {flying.chunk} of row {flying.row}"
+                    )
+                self._advance(slot, env, flying, at_s)
+            self._observe_at(name, slot, at_s)
 
     def _advance(self, slot: _Slot, env: Env, flying: _Flying, at_s: float) -> None:
         flying.chunk += 1
@@ -235,20 +253,21 @@ class VirtualSimulators:
         del self._slots[self._slot_of[event.env]].flying[event.env]
         del self.rows[event.row]
 
-    def _step(self, member: Member, envs: int, now_s: float) -> float:
-        """Occupy the first free lane; returns when the slot's chunk is done."""
+    def _step(self, slot: _Slot, envs: int, now_s: float) -> float:
+        """Occupy a lane; returns when the chunk is done."""
         draw, mu, sigma = self._random.lognormvariate, self._mu, self._sigma
         cost_s = self._costs.chunk_s + self._costs.observe_s * envs
         if self._costs.sub_step_s > 0:
             for _ in range(self._workload.chunk):
                 cost_s += max([draw(mu, sigma) for _ in range(envs)])
-        lane, lanes = self._free_lane(member)
+        lane, lanes = self._lane(slot)
         lanes[lane] = max(lanes[lane], now_s + self._costs.message_s) + cost_s
         return lanes[lane]
 
-    def _free_lane(self, member: Member) -> tuple[int, list[float]]:
-        lanes = self._lanes[member]
-        return lanes.index(min(lanes)), lanes
+    def _lane(self, slot: _Slot) -> tuple[int, list[float]]:
+        """The first free lane; a batch that steps as a whole has one of its own."""
+        lanes = self._lanes[slot.member]
+        return slot.batch[1] % len(lanes) if self._together else lanes.index(min(lanes)), lanes
 
     def _observe_at(self, name: Slot, slot: _Slot, at_s: float) -> None:
         if slot.member in self._stuck:

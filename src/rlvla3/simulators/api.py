@@ -40,6 +40,9 @@ class SimulatorSpec:
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""
+    steps_together: bool = False
+    """Whether its env batches can only step as a whole (vectorised on a device). It then provides
+    ``make_batch``, slots only shard inference, and no env can wait in mid-episode while others go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +137,17 @@ class Simulator(Protocol):
         ...
 
 
+class WholeBatchSimulator(Simulator, Protocol):
+    """An adapter whose spec says ``steps_together``."""
+
+    def make_batch(self, size: int) -> "EnvBatch":
+        """Build an env batch of ``size`` envs (in the calling thread, which then owns it)."""
+        ...
+
+
 class EnvBatch(Protocol):
     """A group of envs stepped together by one lane. ``SerialBatch`` makes one of single envs;
-    a simulator that steps its whole batch at once (on a GPU) provides its own."""
+    a simulator that steps its whole batch at once (on a GPU) provides its own (``WholeBatch``)."""
 
     size: int
     busy: int

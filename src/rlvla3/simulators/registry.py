@@ -8,6 +8,7 @@ BUILT_IN = {
     "metaworld": "rlvla3.simulators.metaworld:Metaworld",
     "synthetic": "rlvla3.simulators.synthetic:Synthetic",
     "gymnasium": "rlvla3.simulators.gymnasium:Gymnasium",
+    "maniskill": "rlvla3.simulators.maniskill:Maniskill",
 }
 """Adapters of this package as ``module:attribute``."""
 

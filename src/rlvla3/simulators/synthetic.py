@@ -27,6 +27,7 @@ from rlvla3.simulators.synthetic_reach import (
     place,
 )
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.whole_batch import EnvsTogether
 
 SPLITS = ("train", "held_out", "demonstration")
 _IMAGE_SIZE = 32
@@ -66,6 +67,8 @@ class SyntheticSettings(TaskSettings):
     """Seed of latencies and of the scenes."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong, and where."""
+    together: bool = False
+    """Step each env batch as a whole, as simulators on a GPU do: envs without an episode move on too."""
 
     @model_validator(mode="after")
     def _fit(self) -> "SyntheticSettings":
@@ -159,6 +162,11 @@ class _SyntheticEnv:
 
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
         raise NotImplementedError
+
+    def drift(self, action: npt.NDArray[np.float32]) -> None:
+        """Move on without an episode: nobody counts it, and no fault strikes."""
+        self._steps += 1
+        self._act(action)
 
     def _strike(self, resets: bool) -> list[str]:
         """Let the faults of this place strike; returns their kinds."""
@@ -337,6 +345,7 @@ class Synthetic:
             step_limits=s.limits,
             fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
             waits=s.task == "delay",
+            steps_together=s.together,
             endless=not (s.own_limit or (s.success_at and s.terminate_on_success)),
         )
 
@@ -344,6 +353,10 @@ class Synthetic:
         """Build one environment."""
         s = self._settings
         return ReachEnv(s, self._reward) if s.task == "reach" else DelayEnv(s)
+
+    def make_batch(self, size: int) -> EnvsTogether:
+        """Build an env batch that steps as a whole (``together``)."""
+        return EnvsTogether([self.make() for _ in range(size)])
 
     def expert(self, env: ReachEnv) -> ReachExpert:
         """The scripted expert of ``reach``.

@@ -57,9 +57,12 @@ def build_role(part: Part, emit: Emit, report: Report) -> Any:
 
 
 def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> SimulatorRole:
-    lanes = assembly.config.simulator.lanes
+    lanes, together = assembly.config.simulator.lanes, assembly.topology.together
     mine = [s for s in assembly.topology.slots if s.member == part.member]
-    plans = [SlotPlan(slot=s.slot, envs=s.envs, lane=i % lanes) for i, s in enumerate(mine)]
+    plans = [
+        SlotPlan(slot=s.slot, envs=s.envs, lane=(s.stage if together else i) % lanes, batch=s.stage)
+        for i, s in enumerate(mine)
+    ]
     if assembly.spec.needs_gl:
         number = assembly.topology.simulators.index(part.member)
         render_on(choose(number, assembly.config.simulator.render_devices))
