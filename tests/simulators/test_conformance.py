@@ -17,12 +17,27 @@ ADAPTERS = {
     "reach": ("synthetic", {"task": "reach"}),
     "pendulum": ("gymnasium", {"env_id": "Pendulum-v1"}),
     "metaworld": ("metaworld", {"image_size": 32}),
+    "pusht-state": ("gymnasium", {"env_id": "gym_pusht/PushT-v0", "arguments": {"obs_type": "state"}}),
+    "pusht-pixels": (
+        "gymnasium",
+        {
+            "env_id": "gym_pusht/PushT-v0",
+            "arguments": {"obs_type": "environment_state_agent_pos"},
+            "observation": {
+                "images": {"image": {"source": "_render()", "size": 64}},
+                "state": ["agent_pos"],
+            },
+            "expert": "pusht",
+        },
+    ),
 }
 PARAMETERS = [
     "delay",
     "reach",
     pytest.param("pendulum", marks=pytest.mark.metaworld),
     pytest.param("metaworld", marks=pytest.mark.metaworld),
+    pytest.param("pusht-state", marks=pytest.mark.pusht),
+    pytest.param("pusht-pixels", marks=pytest.mark.pusht),
 ]
 
 
