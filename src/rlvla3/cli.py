@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from rlvla3.errors import EndedBySignal, UserError, too_many_files
+from rlvla3.output import CLOSED, Readers, watched
 from rlvla3.plugins import in_words
 
 app = typer.Typer(
@@ -234,9 +235,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with watched() as readers:
+        try:
+            _run(given, readers, restored=arguments is not None)
+        except SystemExit as end:
+            raise SystemExit(CLOSED if readers.gone else end.code) from None
+
+
+def _run(arguments: list[str], readers: Readers, *, restored: bool) -> NoReturn:
     try:
-        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, restored=arguments is not None):
-            code = app(given, prog_name="rlvla3", standalone_mode=False)
+        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, restored=restored):
+            code = app(arguments, prog_name="rlvla3", standalone_mode=False)
+            typer.echo(nl=False)  # hands over what is still held back
     except UserError as error:
         _refuse(str(error))
     except SystemExit as error:
@@ -254,9 +264,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         _refuse("interrupted", _SIGNALLED + signal.SIGINT)
     except EndedBySignal as end:
-        name = "interrupted" if end.number == signal.SIGINT else f"ended by {signal.Signals(end.number).name}"
-        _refuse(end.line or name, _SIGNALLED + end.number)
+        if not readers.gone:
+            _refuse(end.line or _ended(end.number), _SIGNALLED + end.number)
+        raise SystemExit(CLOSED) from None
     raise SystemExit(code or 0)
+
+
+def _ended(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
 @contextlib.contextmanager

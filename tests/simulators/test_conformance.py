@@ -36,8 +36,8 @@ PARAMETERS = [
     "reach",
     pytest.param("pendulum", marks=pytest.mark.metaworld),
     pytest.param("metaworld", marks=pytest.mark.metaworld),
-    pytest.param("pusht-state", marks=pytest.mark.pusht),
-    pytest.param("pusht-pixels", marks=pytest.mark.pusht),
+    pytest.param("pusht-state", marks=(pytest.mark.pusht, pytest.mark.live)),
+    pytest.param("pusht-pixels", marks=(pytest.mark.pusht, pytest.mark.live)),
 ]
 
 
