@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -45,6 +45,7 @@ def path(text: str | Path) -> Path:
     return Path(text)
 
 
+Split = Literal["train", "held_out", "demonstration"]
 _PATH: Any = {"parser": path}
 
 
@@ -166,6 +167,46 @@ def doctor(json: Json = None) -> None:
     from rlvla3.commands import examining
 
     examining.command(json)
+
+
+@app.command()
+def envs(json: Json = None) -> None:
+    """List the simulators: installed, missing, and the command that installs them."""
+    from rlvla3.commands import surveying
+
+    surveying.command(json)
+
+
+@app.command()
+def play(
+    sim: Annotated[str, typer.Argument(help="Simulator (see rlvla3 envs), module:attribute, or a recipe.")],
+    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    overrides: Overrides = None,
+    policy: Annotated[str, typer.Option(help="expert, random, or a run folder or checkpoint.")] = "expert",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes, from consecutive initial states.")] = 1,
+    split: Annotated[Split, typer.Option(help="Family of initial states.")] = "held_out",
+    state: Annotated[int, typer.Option(min=0, help="Initial state of the first episode.")] = 0,
+    out: Annotated[Path, typer.Option(help="The video; replaced if it exists.", **_PATH)] = Path("play.mp4"),
+    fps: Annotated[int, typer.Option(min=1, max=240, help="Frames (sub-steps) of a second.")] = 20,
+    allow_code: AllowCode = False,
+    json: Json = None,
+) -> None:
+    """Write a video of episodes of one task, and print how each of them ended."""
+    from rlvla3.commands import playing
+    from rlvla3.messages import Start
+
+    playing.command(
+        sim,
+        task,
+        overrides or [],
+        policy=policy,
+        episodes=episodes,
+        first=Start(task=0, split=split, state=state),
+        out=out,
+        fps=fps,
+        json=json,
+        allow_code=allow_code,
+    )
 
 
 @app.command()

@@ -66,7 +66,7 @@ def watched() -> Iterator[Readers]:
     """Watch both streams; a stream that is not there (``>&-``) is left so."""
     readers = Readers()
     old = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_Watched(s, readers) if s is not None else s for s in old)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (_Watched(s, readers) if s is not None else s for s in old)
     try:
         yield readers
     finally:
