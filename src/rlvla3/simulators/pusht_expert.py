@@ -52,7 +52,7 @@ _KEPT = 0.5
 _LEAST = 0.5
 """Progress that is not worth a push any more."""
 _LEAD = 40.0
-"""Longest distance of the commanded from the present position while pushing: 2/5 of it is a sub-step's way."""
+"""Longest distance of the commanded from the present position while pushing: a sub-step goes 2/5 of it."""
 
 
 def _contacts() -> tuple[Vector, Vector]:
@@ -65,7 +65,7 @@ def _contacts() -> tuple[Vector, Vector]:
 
 
 def _blocked(start: Vector, ends: Vector, clearance: float) -> npt.NDArray[np.bool_]:
-    """Whether straight ways from one point [2] to others [K, 2] enter a box that is grown by ``clearance``."""
+    """Whether straight ways from a point [2] to others [K, 2] enter a box that is grown by ``clearance``."""
     step = ends - start
     step = np.where(np.abs(step) < 1e-9, 1e-9, step)[:, None]
     low = (_BOXES[:, :2] - clearance - start) / step
@@ -192,14 +192,14 @@ def _next(own: Vector, contact: int) -> Vector:
         return goal if near else _exit(own)
     if not _blocked(own, goal[None], _AGENT + 1)[0]:
         return goal
-    corner: Vector = _CORNERS[int((_to_corners(own) + _WAYS[:, contact]).argmin())]
-    return corner
+    turning: Vector = _CORNERS[int((_to_corners(own) + _WAYS[:, contact]).argmin())]
+    return turning
 
 
 def _to_corners(own: Vector) -> Vector:
-    """Lengths [M] of straight ways to the turning points; infinite where the block is in the way."""
-    length = np.linalg.norm(_CORNERS - own, axis=1)
-    return np.where(_blocked(own, _CORNERS, _CLEAR - 1), np.inf, length)
+    """Lengths [M] of straight ways to the turning points."""
+    lengths: Vector = _lengths(own[None], _CORNERS, _CLEAR - 1)[0]
+    return lengths
 
 
 def _way_lengths(own: Vector) -> Vector:
@@ -210,7 +210,8 @@ def _way_lengths(own: Vector) -> Vector:
         near, own = float(np.linalg.norm(outside - own)), outside
     straight = _lengths(own[None], _BEGINNINGS, _AGENT + 1)[0]
     around = (_to_corners(own)[:, None] + _WAYS).min(0)
-    return near + np.minimum(straight, around)
+    lengths: Vector = near + np.minimum(straight, around)
+    return lengths
 
 
 def _exit(own: Vector) -> Vector:
