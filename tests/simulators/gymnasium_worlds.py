@@ -48,7 +48,7 @@ class Walk(gymnasium.Env):
         return self._observation(), self._info() if self.at_reset else {}
 
     def step(self, action):
-        self.x += float(action[0]) / 10
+        self.x += float(action[0])
         return self._observation(), -abs(self.goal - self.x), False, False, self._info()
 
     def render(self):
@@ -98,7 +98,7 @@ class Guide:
         self.episodes += 1
 
     def act(self, observation):
-        return [10 * (self.env.goal - observation["point"]["x"][0])]
+        return [self.env.goal - observation["point"]["x"][0]]
 
 
 class Lost:
