@@ -64,7 +64,7 @@ FEW_EPISODES = ("evaluation.episodes=2", "simulator.options.step_limits=3")
 
 
 def test_a_table_of_an_evaluation(tmp_path: Path) -> None:
-    folder = run_folder(str(tmp_path / "run"), *FEW_EPISODES)
+    folder = run_folder(str(tmp_path / "run"), *FEW_EPISODES, kind="best")
     code, said = run(("eval", str(folder)), stdout=closed_pipe(), stderr=subprocess.DEVNULL, folder=tmp_path)
     assert (code, said) == (CLOSED, "")
 

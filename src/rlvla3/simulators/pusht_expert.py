@@ -186,7 +186,7 @@ def _rotation(angle: float) -> Vector:
 
 def _next(own: Vector, contact: int) -> Vector:
     """Where to go first on the way from ``own`` to where the push begins, in the block frame."""
-    goal = _BEGINNINGS[contact]
+    goal: Vector = _BEGINNINGS[contact]
     if _inside(own, _CLEAR):
         near = np.linalg.norm(goal - own) < _BEFORE + 4 or not _blocked(own, goal[None], _AGENT - 2)[0]
         return goal if near else _exit(own)
