@@ -40,7 +40,11 @@ def test_nobody_reads_the_output(arguments: Sequence[str], tmp_path: Path) -> No
 
 def test_a_reader_that_takes_one_line(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, *MANY_LINES], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+        [*COMMAND, *MANY_LINES],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        pipesize=4096,  # less than is written: the command is still writing when the reader goes
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"name = demo    (str)\n"
