@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from rlvla3.errors import EndedBySignal, UserError, too_many_files
+from rlvla3.output import CLOSED, Readers, watched
 from rlvla3.plugins import in_words
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ def path(text: str | Path) -> Path:
     return Path(text)
 
 
+Split = Literal["train", "held_out", "demonstration"]
 _PATH: Any = {"parser": path}
 
 
@@ -192,6 +194,46 @@ def doctor(json: Json = None) -> None:
 
 
 @app.command()
+def envs(json: Json = None) -> None:
+    """List the simulators: installed, missing, and the command that installs them."""
+    from rlvla3.commands import surveying
+
+    surveying.command(json)
+
+
+@app.command()
+def play(
+    sim: Annotated[str, typer.Argument(help="Simulator (see rlvla3 envs), module:attribute, or a recipe.")],
+    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    overrides: Overrides = None,
+    policy: Annotated[str, typer.Option(help="expert, random, or a run folder or checkpoint.")] = "expert",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes, from consecutive initial states.")] = 1,
+    split: Annotated[Split, typer.Option(help="Family of initial states.")] = "held_out",
+    state: Annotated[int, typer.Option(min=0, help="Initial state of the first episode.")] = 0,
+    out: Annotated[Path, typer.Option(help="The video; replaced if it exists.", **_PATH)] = Path("play.mp4"),
+    fps: Annotated[int, typer.Option(min=1, max=240, help="Frames (sub-steps) of a second.")] = 20,
+    allow_code: AllowCode = False,
+    json: Json = None,
+) -> None:
+    """Write a video of episodes of one task, and print how each of them ended."""
+    from rlvla3.commands import playing
+    from rlvla3.messages import Start
+
+    playing.command(
+        sim,
+        task,
+        overrides or [],
+        policy=policy,
+        episodes=episodes,
+        first=Start(task=0, split=split, state=state),
+        out=out,
+        fps=fps,
+        json=json,
+        allow_code=allow_code,
+    )
+
+
+@app.command()
 def bench(
     what: Annotated[str, typer.Argument(help="schedule: the scheduling benchmark.")],
     only: Annotated[str, typer.Option(help="One case: ss, rollout_only, aa or aa_2gen.")] = "",
@@ -258,9 +300,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with watched() as readers:
+        try:
+            _run(given, readers, restored=arguments is not None)
+        except SystemExit as end:
+            raise SystemExit(CLOSED if readers.gone else end.code) from None
+
+
+def _run(arguments: list[str], readers: Readers, *, restored: bool) -> NoReturn:
     try:
-        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, restored=arguments is not None):
-            code = app(given, prog_name="rlvla3", standalone_mode=False)
+        with _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, restored=restored):
+            code = app(arguments, prog_name="rlvla3", standalone_mode=False)
+            typer.echo(nl=False)  # hands over what is still held back
     except UserError as error:
         _refuse(str(error))
     except SystemExit as error:
@@ -278,9 +329,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         _refuse("interrupted", _SIGNALLED + signal.SIGINT)
     except EndedBySignal as end:
-        name = "interrupted" if end.number == signal.SIGINT else f"ended by {signal.Signals(end.number).name}"
-        _refuse(end.line or name, _SIGNALLED + end.number)
+        if not readers.gone:
+            _refuse(end.line or _ended(end.number), _SIGNALLED + end.number)
+        raise SystemExit(CLOSED) from None
     raise SystemExit(code or 0)
+
+
+def _ended(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
 @contextlib.contextmanager

@@ -14,6 +14,19 @@ ADAPTERS = {
     "metaworld": ("metaworld", {"image_size": 32}),
     "maniskill": ("maniskill", {"tasks": ["PickCube-v1", "PushCube-v1"], "image_size": 32}),
     "maniskill_state": ("maniskill", {"observation": "state", "control": "pd_ee_delta_pos"}),
+    "pusht-state": ("gymnasium", {"env_id": "gym_pusht/PushT-v0", "arguments": {"obs_type": "state"}}),
+    "pusht-pixels": (
+        "gymnasium",
+        {
+            "env_id": "gym_pusht/PushT-v0",
+            "arguments": {"obs_type": "environment_state_agent_pos"},
+            "observation": {
+                "images": {"image": {"source": "_render()", "size": 64}},
+                "state": ["agent_pos"],
+            },
+            "expert": "pusht",
+        },
+    ),
 }
 PARAMETERS = [
     "delay",
@@ -23,6 +36,8 @@ PARAMETERS = [
     pytest.param("metaworld", marks=pytest.mark.metaworld),
     pytest.param("maniskill", marks=pytest.mark.maniskill),
     pytest.param("maniskill_state", marks=pytest.mark.maniskill),
+    pytest.param("pusht-state", marks=(pytest.mark.pusht, pytest.mark.live)),
+    pytest.param("pusht-pixels", marks=(pytest.mark.pusht, pytest.mark.live)),
 ]
 PROFILES = {
     "delay": Profile(images=(), seeded=False, deadline_s=2),

@@ -1,108 +1,172 @@
-"""Any registered Gymnasium environment with a continuous action box."""
+"""Any Gymnasium environment with a continuous action box."""
 
 import functools
+import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
 
 from rlvla3.errors import UserError
-from rlvla3.messages import FieldSpec, Start
-from rlvla3.plugins import USERS_FAULTS, in_words, permit
-from rlvla3.settings import Settings
+from rlvla3.messages import Start
+from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
-from rlvla3.simulators.ending import LimitIs, ending
+from rlvla3.simulators.ending import ending
+from rlvla3.simulators.gymnasium_making import draws
+from rlvla3.simulators.gymnasium_observation import entry
+from rlvla3.simulators.gymnasium_scene import Look, Scene, check_alike, info_of_a_step, look_at
+from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, GymnasiumSettings
+from rlvla3.simulators.pixels import even
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, load_reward
 
 SPLITS = ("train", "held_out", "demonstration")
 
 
-class GymnasiumSettings(Settings):
-    """Settings of the Gymnasium simulator."""
-
-    env_id: str
-    """Registered id such as ``Pendulum-v1``, or ``module:id`` to import the module that registers it."""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the environment."""
-    instruction: str = "do the task"
-    """What the policy is told."""
-    image: Literal["none", "render"] = "none"
-    """``render``: add a field ``image`` with the environment's own picture."""
-    image_size: int = Field(default=64, ge=8, le=1024)
-    """Pixels of a side of the rendered image (nearest-neighbour resampling)."""
-    step_limits: int = Field(default=0, ge=0)
-    """Sub-steps of an episode; 0: the environment's own limit, which always holds as well."""
-    limit_is: LimitIs = "truncated"
-    """Whether this step limit cuts the episode or is part of the task."""
-    success_key: str = "is_success"
-    """Entry of ``info`` that says whether the task is solved; absent means no."""
-    seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed from which the initial states of all splits are derived."""
-
-    @model_validator(mode="after")
-    def _permit(self) -> "GymnasiumSettings":
-        if ":" in self.env_id:
-            permit("env_id", self.env_id)
-        return self
-
-
 class GymnasiumEnv:
-    """One Gymnasium environment."""
+    """One environment that plays any of the configured tasks."""
 
-    def __init__(self, settings: GymnasiumSettings) -> None:
+    def __init__(self, settings: GymnasiumSettings, reward: RewardFunction | None = None) -> None:
         self._settings = settings
-        self._env = _make(settings)
-        self._low, self._high = self._env.action_space.low, self._env.action_space.high
-        self._raw: Any = None
+        self._rewarding = Rewarding(settings, reward, potential=settings.potential_of)
+        self._scenes: dict[str, Scene] = {}
+        self.scene = self._scene(next(iter(settings.each)))
+        """What is being played."""
+        self.raw: Any = None
+        """The environment's own last observation, for experts."""
+        self.episodes = 0
+        """Resets so far."""
         self._limit = 0
         self._steps = 0
+        self._told: dict[int, str] = {}
+        """What each task's observations said when it was first played."""
+        self._measured = False
+        """Whether the potential of this episode's last state is known."""
+
+    def _scene(self, name: str) -> Scene:
+        if name not in self._scenes:
+            self._scenes[name] = Scene(self._settings, name)
+        return self._scenes[name]
 
     def reset(self, start: Start, step_limit: int) -> None:
         """Reset with a seed of its own for each (split, state); ``step_limit`` 0 adds no limit."""
-        words = np.random.SeedSequence([self._settings.seed, SPLITS.index(start.split), start.state])
-        self._raw, _ = self._env.reset(seed=int(words.generate_state(1)[0]))
+        s = self._settings
+        self.scene = self._scene(list(s.each)[start.task])
+        words = np.random.SeedSequence([s.seed, SPLITS.index(start.split), start.state])
+        self.raw, info = self.scene.env.reset(seed=int(words.generate_state(1)[0]))
+        self._check_instruction(start.task)
         self._limit, self._steps = step_limit, 0
+        self.episodes += 1
+        potential = _found(info, s.potential) if self._rewarding.shaped else None
+        self._measured = potential is not None
+        if potential is not None:
+            self._rewarding.begin(float(potential))
+
+    def _check_instruction(self, task: int) -> None:
+        told = self.scene.transform.instruction(self.raw)
+        first = self._told.setdefault(task, told)
+        if told != first:
+            raise UserError(
+                f"{self.scene.what}: the instruction changes from {first!r} to {told!r}, but a policy is "
+                "told one for each task; make it several simulator.options.tasks"
+            )
 
     def step(self, action: npt.NDArray[np.float32]) -> Step:
         """Execute one action [A] in [-1, 1], rescaled to the environment's bounds."""
-        share = (np.clip(action, -1.0, 1.0) + 1) / 2
-        scaled = (self._low + share * (self._high - self._low)).astype(self._low.dtype)
-        self._raw, reward, ended, cut, info = self._env.step(scaled)
+        self.raw, own, ended, cut, info = self.scene.env.step(self.scene.scaled(action))
         self._steps += 1
+        success = self._success(info, float(own))
         terminated, truncated = ending(
-            ended=bool(ended),
+            ended=bool(ended) or (success and self._settings.terminate_on_success),
             steps=self._steps,
             limit=self._limit,
             limit_is=self._settings.limit_is,
         )
         return Step(
-            reward=float(reward),
+            reward=self._reward(info, success, float(own)),
             terminated=terminated,
             truncated=truncated or (bool(cut) and not terminated),
-            success=bool(info.get(self._settings.success_key, False)),
+            success=success,
         )
 
+    def _success(self, info: Mapping[str, Any], own: float) -> bool:
+        s = self._settings
+        found = own if s.success_key == OWN_REWARD else _found(info, s.success_key)
+        if s.success_threshold is None:
+            return bool(found)
+        if found is None:
+            raise UserError(_missing("success_key", s.success_key, info))
+        return float(found) >= s.success_threshold
+
+    def _reward(self, info: Mapping[str, Any], success: bool, own: float) -> float:
+        if not self._rewarding.shaped:
+            return self._rewarding(info, success, own)
+        name = self._settings.potential
+        potential = own if name == OWN_REWARD else _found(info, name)
+        if potential is None:
+            raise UserError(_missing("potential", name, info))
+        if not self._measured:
+            # Its reset does not say it: the first sub-step counts as one that changed nothing.
+            self._rewarding.begin(float(potential))
+            self._measured = True
+        return self._rewarding(info, success, float(potential))
+
     def observe(self) -> Observation:
-        """Images uint8 as they are; every other array flat as float32."""
-        fields = {name: _as_field(array) for name, array in _parts(self._raw).items()}
-        if self._settings.image == "render":
-            fields["image"] = _resample(self._env.render(), self._settings.image_size)
-        return fields
+        """The fields of the last observation; what is drawn for them is drawn now."""
+        return self.scene.transform(self.raw)
 
     def picture(self) -> npt.NDArray[np.uint8]:
-        """The environment's own picture.
+        """The environment's own picture, or the first image of the observation, for people.
 
         Raises:
-            UserError: ``image`` is not ``render``.
+            UserError: there is neither.
         """
-        if self._settings.image != "render":
-            raise UserError("simulator gymnasium: set image: render to get pictures and videos")
-        return np.asarray(self._env.render(), np.uint8)
+        if draws(self.scene.env):
+            return even(np.asarray(self.scene.env.render(), np.uint8))
+        for array in self.observe().values():
+            if array.ndim == 3:
+                return even(array)
+        raise UserError(
+            f"{self.scene.what}: this environment draws no pictures; give it a render_mode rgb_array "
+            "(simulator.options.arguments.render_mode), or do without videos"
+        )
 
     def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
+        """Close every task's environment."""
+        for scene in self._scenes.values():
+            scene.env.close()
+
+
+class GymnasiumExpert:
+    """The user's expert, or one of this package, for whatever task the env is playing."""
+
+    def __init__(self, env: GymnasiumEnv, name: str) -> None:
+        self._env = env
+        self._factory = resolve("simulator.options.expert", name, EXPERTS)
+        self._name = name
+        self._made: dict[Scene, Any] = {}
+        self._episode = 0
+
+    def act(self) -> npt.NDArray[np.float32]:
+        """The expert's action [A], as a policy would have to say it."""
+        env = self._env
+        try:
+            return env.scene.unscaled(self._expert().act(env.raw))
+        except USERS_FAULTS as error:
+            raise UserError(
+                f"simulator.options.expert = {self._name!r} fails: {in_words(error)}; it is called with an "
+                "environment and must give an object with act(observation) -> action"
+            ) from error
+
+    def _expert(self) -> Any:
+        env = self._env
+        if env.scene not in self._made:
+            self._made[env.scene] = self._factory(env.scene.env.unwrapped)
+        expert = self._made[env.scene]
+        if self._episode != env.episodes:
+            self._episode = env.episodes
+            getattr(expert, "reset", lambda: None)()
+        return expert
 
 
 class Gymnasium:
@@ -115,86 +179,78 @@ class Gymnasium:
 
     @functools.cached_property
     def spec(self) -> SimulatorSpec:
-        """Read from one environment that is built and closed for it."""
-        from gymnasium import __version__
+        """Read from one environment of each task, built and closed for it.
 
+        Raises:
+            UserError: one cannot be made, or tasks have other fields or actions than the first.
+        """
         s = self._settings
-        env = _make(s)
-        raw, _ = env.reset(seed=0)
-        fields = {name: _as_field(array) for name, array in _parts(raw).items()}
-        action_dim = int(env.action_space.shape[0])
-        env.close()
-        if s.image == "render":
-            fields["image"] = np.zeros((s.image_size, s.image_size, 3), np.uint8)
+        looks = self._looks
+        first_name, first = next(iter(looks.items()))
+        for name, look in looks.items():
+            check_alike(first_name, first, name, look)
         return SimulatorSpec(
-            observation=tuple(
-                FieldSpec(name=name, shape=array.shape, dtype=str(array.dtype))
-                for name, array in fields.items()
-            ),
-            action_dim=action_dim,
-            tasks=(s.env_id,),
-            instructions=(s.instruction,),
-            step_limits=(s.step_limits,),
-            fingerprint={"simulator": "gymnasium", "env_id": s.env_id, "gymnasium": __version__},
+            observation=first.fields,
+            action_dim=first.action_dim,
+            tasks=tuple(looks),
+            instructions=tuple(look.instruction for look in looks.values()),
+            step_limits=s.limits,
+            fingerprint=_fingerprint(s, first.versions),
         )
+
+    @functools.cached_property
+    def _looks(self) -> "dict[str, Look]":
+        return {name: look_at(self._settings, name) for name in self._settings.each}
+
+    @functools.cached_property
+    def _function(self) -> RewardFunction | None:
+        s = self._settings
+        return load_reward(s.reward, info_of_a_step(s)) if ":" in s.reward else None
 
     def make(self) -> GymnasiumEnv:
         """Build one environment."""
-        return GymnasiumEnv(self._settings)
+        return GymnasiumEnv(self._settings, self._function)
 
-    def expert(self, env: GymnasiumEnv) -> NoReturn:
-        """There is none.
+    def expert(self, env: GymnasiumEnv) -> GymnasiumExpert:
+        """The expert that the settings name.
 
         Raises:
-            LookupError: always.
+            LookupError: they name none.
         """
-        raise LookupError("simulator gymnasium has no experts; give a demonstration file instead")
+        if not self._settings.expert:
+            raise LookupError(
+                "simulator gymnasium has no expert for this environment; name one with "
+                "simulator.options.expert=module:attribute"
+            )
+        return GymnasiumExpert(env, self._settings.expert)
 
 
-def _make(settings: GymnasiumSettings) -> Any:
+def _fingerprint(settings: GymnasiumSettings, versions: Mapping[str, str]) -> dict[str, str]:
+    """What changes pixels or physics; entries that say nothing are left out."""
+    found = {
+        "simulator": "gymnasium",
+        "env_id": ",".join(sorted({task.env_id for task in settings.each.values()})),
+        "arguments": _text(settings.arguments),
+        "observation": _text(settings.observation.model_dump(exclude_defaults=True)),
+        **versions,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True, default=str) if values else ""
+
+
+def _found(info: Mapping[str, Any], path: str) -> Any:
+    """An entry of ``info``; None where it has none."""
     try:
-        import gymnasium
-    except ImportError as error:
-        raise UserError(
-            f"simulator gymnasium needs its extra: pip install 'rlvla3[gymnasium]' ({error})"
-        ) from error
-    arguments = dict(settings.arguments)
-    if settings.image == "render":
-        arguments["render_mode"] = "rgb_array"
-    try:
-        env: Any = gymnasium.make(settings.env_id, **arguments)
-    except USERS_FAULTS as error:
-        raise UserError(
-            f"simulator.options.env_id = {settings.env_id!r} cannot be made: {in_words(error)}; correct "
-            "env_id or simulator.options.arguments"
-        ) from error
-    space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
-        raise UserError(
-            f"simulator.options.env_id = {settings.env_id!r}: actions must be a bounded Box [A], they are "
-            f"{space}; choose another one or wrap it"
-        )
-    return env
+        return entry(info, path) if path else None
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
-def _parts(raw: Any) -> Mapping[str, npt.NDArray[Any]]:
-    """A raw observation as named arrays: a dictionary's own names, else ``image`` or ``proprioception``."""
-    if isinstance(raw, Mapping):
-        return {name: np.asarray(array) for name, array in raw.items()}
-    array = np.asarray(raw)
-    return {"image" if _is_image(array) else "proprioception": array}
-
-
-def _is_image(array: npt.NDArray[Any]) -> bool:
-    return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
-
-
-def _as_field(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.copy() if _is_image(array) else array.astype(np.float32).ravel()
-
-
-def _resample(picture: Any, size: int) -> npt.NDArray[np.uint8]:
-    pixels = np.asarray(picture, np.uint8)
-    rows, columns = (((np.arange(size) + 0.5) * n / size).astype(int) for n in pixels.shape[:2])
-    resampled: npt.NDArray[np.uint8] = pixels[rows][:, columns]
-    return resampled
+def _missing(setting: str, name: str, info: Mapping[str, Any]) -> str:
+    return (
+        f"simulator.options.{setting} = {name!r}: this environment's info has no such entry; it has "
+        f"{', '.join(info) or 'none'}; name one of these, or {OWN_REWARD}"
+    )

@@ -31,8 +31,8 @@ class WholeBatch:
 
     # --- what a subclass provides ----------------------------------------------------------------
 
-    def _reset(self, index: int, start: Start, step_limit: int) -> None:
-        """Reset one env, leaving all others as they are."""
+    def _reset(self, index: int, start: Start, step_limit: int) -> bool | None:
+        """Reset one env, leaving all others as they are; whether its task is solved already."""
         raise NotImplementedError
 
     def _begin(self, actions: npt.NDArray[np.float32]) -> float:
@@ -121,9 +121,9 @@ class EnvsTogether(WholeBatch):
         self._known: set[int] = set()
         """Envs that were reset at least once."""
 
-    def _reset(self, index: int, start: Start, step_limit: int) -> None:
-        self._envs[index].reset(start, step_limit)
+    def _reset(self, index: int, start: Start, step_limit: int) -> bool:
         self._known.add(index)
+        return bool(self._envs[index].reset(start, step_limit))
 
     def _begin(self, actions: npt.NDArray[np.float32]) -> float:
         until_s = 0.0

@@ -1,0 +1,120 @@
+"""Building a Gymnasium environment from what a setting names. Gymnasium is imported here, when it is used."""
+
+import importlib
+import inspect
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from rlvla3.errors import UserError
+from rlvla3.plugins import USERS_FAULTS, in_words
+
+NAMESPACES = ("gym_pusht", "gym_aloha", "gym_xarm")
+"""Packages that register the ids of the namespace of their own name: imported without being named."""
+_METHODS = ("reset", "step", "close", "action_space", "observation_space")
+_DRAWN = "rgb_array"
+
+
+def make(env_id: str, arguments: Mapping[str, Any], what: str) -> Any:
+    """A new environment that can draw itself where its class says that it can.
+
+    Args:
+        env_id: a registered id, ``module:ID`` to import the module that registers it, or
+            ``module:attribute`` of a class or function that makes it.
+        arguments: for the environment; with ``render_mode`` it is the user who says how it draws.
+        what: the setting that names it, for messages.
+
+    Raises:
+        UserError: Gymnasium is missing, the environment cannot be made, or its actions are no bounded box.
+    """
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise UserError(
+            f"simulator gymnasium needs its extra: pip install 'rlvla3[gymnasium]' ({error})"
+        ) from error
+    # Some environments' libraries greet on the standard output, which belongs to the command.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        env: Any = _made(gymnasium, env_id, dict(arguments))
+    except USERS_FAULTS as error:
+        raise UserError(
+            f"{what} = {env_id!r} cannot be made: {in_words(error)}; {_remedy(env_id)}"
+        ) from error
+    missing = [name for name in _METHODS if not hasattr(env, name)]
+    if missing:
+        raise UserError(
+            f"{what} = {env_id!r} gives {type(env).__name__}, which is no Gymnasium environment: it has no "
+            f"{', '.join(missing)}; name a class or function that makes one"
+        )
+    _check_actions(gymnasium, env, env_id, what)
+    return env
+
+
+def _made(gymnasium: Any, env_id: str, arguments: dict[str, Any]) -> Any:
+    module_name, colon, name = env_id.partition(":")
+    namespace = env_id.partition("/")[0]
+    if colon:
+        module = importlib.import_module(module_name)
+        if name not in gymnasium.registry and name.isidentifier():
+            factory = getattr(module, name)
+            return factory(**(_drawing(factory) | arguments))
+        env_id = name
+    elif namespace in NAMESPACES:
+        importlib.import_module(namespace)
+    return gymnasium.make(env_id, **(_drawing(_creator(gymnasium, env_id)) | arguments))
+
+
+def _creator(gymnasium: Any, env_id: str) -> Any:
+    """The class or function behind an id; None where the id says nothing of it, or is unknown."""
+    entry_point = getattr(gymnasium.registry.get(env_id), "entry_point", None)
+    if not isinstance(entry_point, str):
+        return entry_point
+    return gymnasium.envs.registration.load_env_creator(entry_point)
+
+
+def _drawing(creator: Any) -> dict[str, str]:
+    """The argument that has an environment draw pictures, for a class that says that it knows it."""
+    metadata = getattr(creator, "metadata", None)
+    modes = metadata.get("render_modes", ()) if isinstance(metadata, Mapping) else ()
+    if _DRAWN not in modes or "render_mode" not in inspect.signature(creator).parameters:
+        return {}
+    return {"render_mode": _DRAWN}
+
+
+def draws(env: Any) -> bool:
+    """Whether ``env.render()`` gives a picture."""
+    return getattr(env, "render_mode", None) == _DRAWN
+
+
+def _remedy(env_id: str) -> str:
+    namespace, slash, _ = env_id.partition("/")
+    if slash and ":" not in env_id and namespace not in NAMESPACES:
+        return f"if a module registers it, name that too, as in {namespace}:{env_id}"
+    if namespace in NAMESPACES:
+        return f"is it installed? {namespace.replace('_', '-')}"
+    return "correct env_id or simulator.options.arguments"
+
+
+def _check_actions(gymnasium: Any, env: Any, env_id: str, what: str) -> None:
+    space = env.action_space
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
+        return
+    env.close()
+    raise UserError(
+        f"{what} = {env_id!r}: actions must be a bounded Box [A], they are {space}; "
+        "choose another one or wrap it"
+    )
+
+
+def provenance(env: Any) -> dict[str, str]:
+    """Versions of Gymnasium and of the package that the environment is from, where it has one."""
+    package = type(env.unwrapped).__module__.partition(".")[0]
+    found = {}
+    for name in ("gymnasium", package):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,107 @@
+"""Settings of the Gymnasium simulator."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlvla3.plugins import permit
+from rlvla3.settings import Settings
+from rlvla3.simulators.gymnasium_observation import ObservationSettings
+from rlvla3.simulators.tasks import TaskSettings
+
+EXPERTS = {"pusht": "rlvla3.simulators.pusht_expert:PushTExpert"}
+"""Experts of this package by name."""
+OWN_REWARD = "reward()"
+"""Stands for the environment's own reward where an entry of ``info`` could be named."""
+
+
+class GymnasiumTask(Settings):
+    """One of several tasks: what it has that the others do not."""
+
+    env_id: str = ""
+    """Its environment; empty: that of all tasks."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments added to those of all tasks."""
+    instruction: str = ""
+    """What the policy is told; empty: what it is told in all tasks."""
+
+
+class GymnasiumSettings(TaskSettings):
+    """Settings of the Gymnasium simulator."""
+
+    env_id: str = ""
+    """Registered id such as ``Pendulum-v1``, ``module:ID`` to import the module that registers it, or
+    ``module:attribute`` of a class or function that makes the environment."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    instruction: str = "do the task"
+    """What the policy is told."""
+    tasks: dict[str, GymnasiumTask] = Field(default_factory=dict)
+    """Several tasks by name, all with the same fields and number of actions; none: one, named as the id."""
+    observation: ObservationSettings = ObservationSettings()
+    """Which entries of the environment's observations become which fields; unset: each entry is a field."""
+    image: Literal["none", "render"] = "none"
+    """``render``: add a field ``image`` with the environment's own picture."""
+    image_size: int = Field(default=64, ge=8, le=1024)
+    """Pixels of a side of that picture, resized by area."""
+    reward: str = "dense"
+    """``dense`` (the environment's own), ``success`` (1 at success), ``shaped`` (success +
+    weight·(discount·φ′ − φ), φ the ``potential``), or ``module:attribute`` of a function
+    (info, success, dense) -> reward."""
+    potential: str = ""
+    """φ of ``reward: shaped``: an entry of ``info`` (a nested one as ``a/b``), or ``reward()``."""
+    potential_range: tuple[float, float] = (0.0, 1.0)
+    """Values of ``potential`` that count as φ = 0 and φ = 1."""
+    success_key: str = "is_success"
+    """Entry of ``info`` (a nested one as ``a/b``), or ``reward()``, that says whether the task is solved;
+    absent means no."""
+    success_threshold: float | None = None
+    """The task is solved where that entry is at least this; unset: where it is true."""
+    terminate_on_success: bool = False
+    """End the episode at the first success; otherwise the environment ends it, or a step limit."""
+    expert: str = ""
+    """Who demonstrates: ``pusht``, or ``module:attribute``, called with the environment (unwrapped), of an
+    object with ``act(observation)`` -> action in the environment's own units."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Seed from which the initial states of all splits are derived."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> "GymnasiumSettings":
+        if not (self.env_id or (self.tasks and all(task.env_id for task in self.tasks.values()))):
+            raise ValueError("env_id must name an environment, such as Pendulum-v1")
+        for name in (self.env_id, *(task.env_id for task in self.tasks.values())):
+            if ":" in name:
+                permit("env_id", name)
+        if ":" in self.expert:
+            permit("expert", self.expert)
+        if self.reward == "shaped" and not self.potential:
+            raise ValueError(
+                "reward shaped needs a potential, which Gymnasium environments do not have by themselves; "
+                "name an entry of info, such as potential=coverage, or use reward dense or success"
+            )
+        if self.potential_range[0] == self.potential_range[1]:
+            raise ValueError(
+                f"potential_range must be two different numbers; it is {list(self.potential_range)}"
+            )
+        return self
+
+    @property
+    def each(self) -> dict[str, GymnasiumTask]:
+        """All tasks by name, each whole."""
+        whole = {}
+        for name, task in (self.tasks or {self.env_id: GymnasiumTask()}).items():
+            whole[name] = GymnasiumTask(
+                env_id=task.env_id or self.env_id,
+                arguments=self.arguments | task.arguments,
+                instruction=task.instruction or self.instruction,
+            )
+        return whole
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.tasks) or (self.env_id,)
+
+    def potential_of(self, value: float) -> float:
+        """φ of a value of ``potential``."""
+        low, high = self.potential_range
+        return (value - low) / (high - low)

@@ -1,0 +1,61 @@
+"""What each built-in simulator needs and offers, known without importing anything of it."""
+
+import importlib
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+Graphics = Literal["", "GL", "Vulkan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """One simulator."""
+
+    extra: str = ""
+    """Extra of this package that installs it; empty: it needs none."""
+    distribution: str = ""
+    """The installed package that it is, by its name in registries; empty: it is part of this one."""
+    tasks: str = ""
+    """``module:attribute`` of all its tasks, in a module of ours that is cheap to import; empty: they are
+    not counted."""
+    uncounted: str = ""
+    """What tasks it has where they are not counted."""
+    sees: str = "image, state"
+    """What its observations can hold."""
+    graphics: Graphics = ""
+    """What draws its images; empty: nothing that must be installed."""
+    plays: str = "tasks"
+    """Its setting that names the task to play: a list of names, or one name."""
+
+    @property
+    def version(self) -> str:
+        """The installed version; empty where it is missing."""
+        try:
+            return version(self.distribution or "rlvla3")
+        except PackageNotFoundError:
+            return ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its tasks; none where they are not counted."""
+        if not self.tasks:
+            return ()
+        module, _, attribute = self.tasks.partition(":")
+        return tuple(getattr(importlib.import_module(module), attribute))
+
+
+_OF = "rlvla3.simulators"
+PACKAGES = {
+    "metaworld": Package(
+        extra="metaworld",
+        distribution="metaworld",
+        tasks=f"{_OF}.metaworld_tasks:INSTRUCTIONS",
+        graphics="GL",
+    ),
+    "synthetic": Package(tasks=f"{_OF}.synthetic_reach:COLOURS", plays="colours"),
+    "gymnasium": Package(
+        extra="gymnasium", distribution="gymnasium", uncounted="any registered id", plays="env_id"
+    ),
+}
+"""Every built-in simulator by its name in ``registry.BUILT_IN``."""

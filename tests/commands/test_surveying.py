@@ -1,0 +1,86 @@
+"""``rlvla3 envs``: what is installed, what is missing, and how to get it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlvla3.cli import main
+from rlvla3.commands import surveying
+from rlvla3.simulators.packages import PACKAGES, Package
+from rlvla3.simulators.registry import BUILT_IN, simulator_class
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["envs", *arguments])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_every_built_in_simulator_is_described() -> None:
+    assert set(PACKAGES) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_is_said_of_a_simulator_fits_its_adapter(name: str) -> None:
+    package = PACKAGES[name]
+    assert package.plays in simulator_class(name).Settings.model_fields
+    assert bool(package.names) != bool(package.uncounted)
+    assert not package.distribution or package.extra
+
+
+def test_the_table_and_the_file_say_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "envs.json"
+    text = printed(capsys, "--json", str(file))
+    printed(capsys, "--json", str(file))  # a second time: it holds figures, so it may be replaced
+    found = json.loads(file.read_text())
+    rows = {row["name"]: row for row in found["rows"]}
+    assert set(rows) >= {*BUILT_IN, "GL osmesa", "GL egl", "Vulkan"}
+    for name in BUILT_IN:
+        assert name in text
+        assert bool(rows[name]["version"]) != bool(rows[name]["install"])
+    assert rows["synthetic"]["tasks"] == "4" and rows["metaworld"]["tasks"] == "50"
+
+
+def test_a_missing_one_comes_with_the_command_that_installs_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = replace(PACKAGES["metaworld"], extra="nothing", distribution="no-such-distribution")
+    monkeypatch.setitem(PACKAGES, "metaworld", absent)
+    monkeypatch.setattr(surveying, "_loads", lambda library: False)
+    text = printed(capsys)
+    assert "missing" in text
+    assert f"to get metaworld: {sys.executable} -m pip install 'rlvla3[nothing]'" in text
+    assert "to get GL egl: apt-get install libegl1" in text
+    assert "to get Vulkan: apt-get install libvulkan1 mesa-vulkan-drivers" in text
+
+
+def test_the_drivers_of_vulkan_are_those_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = tmp_path / "driver.json"
+    driver.touch()
+    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+    monkeypatch.setenv("VK_ICD_FILENAMES", f"{tmp_path / 'gone.json'}:{driver}")
+    assert list(surveying._vulkan_drivers()) == [driver]
+
+
+def test_a_package_that_is_not_there_has_no_version() -> None:
+    assert Package(distribution="no-such-distribution").version == ""
+    assert Package().version
+
+
+@pytest.mark.live
+def test_nothing_heavy_is_imported() -> None:
+    text = (
+        "import sys\nfrom rlvla3.cli import main\n"
+        "try:\n    main(['envs'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'mujoco', 'metaworld', 'gymnasium', 'OpenGL', 'av'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,118 @@
+"""Real Gymnasium environments for the tests of the adapter, small ones of our own."""
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Walk(gymnasium.Env):
+    """A point on a line that goes where it is told; solved at 1. ``info`` has nested entries."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode=None, *, goal=1.0, wide=False, shown="go right", at_reset=True):
+        self.render_mode = render_mode
+        self.goal, self.shown, self.at_reset = goal, shown, at_reset
+        self.drawn = 0
+        self.action_space = spaces.Box(-2.0, 6.0, (1,), np.float32)
+        self.observation_space = spaces.Dict(
+            {
+                "point": spaces.Dict({"x": spaces.Box(-9, 9, (2 if wide else 1,), np.float64)}),
+                "gear": spaces.Discrete(3, start=1),
+                "switches": spaces.MultiDiscrete([2, 3]),
+                "lamps": spaces.MultiBinary(2),
+                "pair": spaces.Tuple((spaces.Box(0, 1, (2,), np.float32), spaces.Discrete(2))),
+                "camera": spaces.Box(0, 1, (3, 4, 6), np.float32),
+                "told": spaces.Text(40),
+            }
+        )
+        self.width = 2 if wide else 1
+
+    def _observation(self):
+        return {
+            "point": {"x": np.full(self.width, self.x)},
+            "gear": 3,
+            "switches": np.array([1, 2]),
+            "lamps": np.array([0, 1], np.int8),
+            "pair": (np.array([0.25, 0.75], np.float32), 1),
+            "camera": np.linspace(0, 1, 72, dtype=np.float32).reshape(3, 4, 6),
+            "told": self.shown,
+        }
+
+    def _info(self):
+        return {"place": {"x": self.x}, "near": abs(self.goal - self.x) < 0.25}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = float(self.np_random.uniform(-0.5, 0.5))
+        return self._observation(), self._info() if self.at_reset else {}
+
+    def step(self, action):
+        self.x += float(action[0])
+        return self._observation(), -abs(self.goal - self.x), False, False, self._info()
+
+    def render(self):
+        self.drawn += 1
+        return np.full((5, 7, 3), 99, np.uint8)
+
+    def dot(self):
+        """A picture that costs something: how often it is drawn is counted."""
+        self.drawn += 1
+        return np.full((8, 8), 50 + self.drawn, np.uint8)
+
+
+class Blind(Walk):
+    """The same without pictures."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+
+class Turning(Walk):
+    """Tells something else at every other reset."""
+
+    def reset(self, *, seed=None, options=None):
+        self.shown = "go left" if self.shown == "go right" else "go right"
+        return super().reset(seed=seed, options=options)
+
+
+def blind(**arguments):
+    return Blind(**arguments)
+
+
+class Choice(Walk):
+    """Actions that are one of several."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Discrete(3)
+
+
+class Guide:
+    """An expert that goes to the goal; counts its episodes."""
+
+    def __init__(self, env):
+        self.env = env
+        self.episodes = 0
+
+    def reset(self):
+        self.episodes += 1
+
+    def act(self, observation):
+        return [self.env.goal - observation["point"]["x"][0]]
+
+
+class Lost:
+    """An expert that fails."""
+
+    def __init__(self, env):
+        pass
+
+    def act(self, observation):
+        raise RuntimeError("no map")
+
+
+def bonus(info, success, dense):
+    return info["place"]["x"] if isinstance(info["place"], dict) else info["place"]
+
+
+NOT_AN_ENVIRONMENT = dict
