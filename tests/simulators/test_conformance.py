@@ -82,6 +82,13 @@ def test_observations_are_as_specified(name, make):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
+def test_what_the_fields_mean_agrees_with_the_fields(name):
+    spec = build(name).spec
+    if spec.meaning is not None:
+        assert spec.meaning.faults(spec.observation, spec.action_dim) == []
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_equal_starts_give_equal_episodes_whatever_happened_before(name, make):
     simulator, env = make(name)
     actions = actions_of(simulator)

@@ -2,7 +2,7 @@
 
 from rlvla3.simulators.registry import simulator_class
 from rlvla3.transforms.expecting import Concessions, Expectation, Picture
-from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers, Rotation
+from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers, Rotation, Switch
 
 
 def own(kind: str, **settings) -> Meaning:
@@ -66,7 +66,7 @@ ROBOCASA = Meaning(
         Gripper(open=(-1.0,), closed=(1.0,)),
         Numbers(name="base", size=3),
         Numbers(name="torso", size=1),
-        Numbers(name="mode", size=1, rest=-1.0),
+        Switch(name="mode", on=1.0, off=-1.0, rest=-1.0),
     ),
 )
 SIMULATORS = {
@@ -121,7 +121,7 @@ POLICIES = {
             Gripper(open=(1.0,), closed=(0.0,)),
             Numbers(name="base", size=3),
             Numbers(name="torso", size=1),
-            Numbers(name="mode", size=1, rest=-1.0),
+            Switch(name="mode", on=1.0, off=0.0),
         ),
         action_width=32,
         horizon=16,

@@ -8,7 +8,7 @@ import pytest
 from rlvla3.errors import UserError
 from rlvla3.transforms.composing import compose
 from rlvla3.transforms.expecting import Concessions, Expectation, Picture
-from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers, Rotation, total
+from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers, Rotation, Switch, total
 from rlvla3.transforms.statistics import Statistics
 from transforms.embodiments import LIBERO, MANISKILL, PAIRS, POLICIES, ROBOCASA, SIMULATORS, concessions
 
@@ -165,6 +165,16 @@ def test_held_parts_are_at_rest_and_dropped_ones_count_for_nothing():
     _, outputs = compose(LIBERO, POLICIES["groot"], 5, concessions=accepted)
     assert outputs.mask.shape == (16, 32)
     assert outputs.mask[:5, :7].all() and outputs.mask.sum() == 35
+
+
+def test_a_switch_between_two_conventions():
+    _, outputs = compose(ROBOCASA, POLICIES["groot"], 1)
+    said = np.zeros((1, 16, 32))
+    np.testing.assert_allclose(outputs.apply(said)[0, 0, 11], -1)
+    said[..., 11] = 1
+    np.testing.assert_allclose(outputs.apply(said)[0, 0, 11], 1)
+    with pytest.raises(UserError, match="on and off must differ, they are 1"):
+        compose(ROBOCASA, Expectation(action=(Switch(name="mode", on=1.0, off=1.0),)), 1)
 
 
 def test_pictures_come_upright_whatever_the_simulator_gives():

@@ -4,7 +4,7 @@ from rlvla3.errors import UserError
 from rlvla3.transforms.api import Chain, Step
 from rlvla3.transforms.expecting import Concessions
 from rlvla3.transforms.grippers import Shares, regrip
-from rlvla3.transforms.meaning import Gripper, Numbers, Part, Rotation
+from rlvla3.transforms.meaning import Gripper, Numbers, Part, Rotation, Switch
 from rlvla3.transforms.rotations import Rotate
 from rlvla3.transforms.vectors import Rescale
 
@@ -26,7 +26,8 @@ def between(source: Part, target: Part, concessions: Concessions) -> Step:
         return Rotate(
             source=source.form, target=target.form, source_scale=source.scale, target_scale=target.scale
         )
-    if isinstance(source, Gripper) and isinstance(target, Gripper):
+    ends = Gripper | Switch
+    if isinstance(source, ends) and isinstance(target, ends) and type(source) is type(target):
         threshold = source.threshold if target.threshold is None else target.threshold
         return regrip(_shares(source), _shares(target), threshold)
     if isinstance(source, Numbers) and isinstance(target, Numbers) and source.size == target.size:
@@ -38,5 +39,7 @@ def between(source: Part, target: Part, concessions: Concessions) -> Step:
     )
 
 
-def _shares(gripper: Gripper) -> Shares:
-    return Shares(open=gripper.open, closed=gripper.closed)
+def _shares(part: Gripper | Switch) -> Shares:
+    if isinstance(part, Switch):
+        return Shares(open=(part.on,), closed=(part.off,))
+    return Shares(open=part.open, closed=part.closed)

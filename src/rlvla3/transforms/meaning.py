@@ -99,7 +99,29 @@ class Gripper:
         return "{} [{}] open {}, closed {}".format(self.name, self.size, *ends)
 
 
-Part = Numbers | Rotation | Gripper
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """Something between two ends that is no gripper: the mode of a mobile robot."""
+
+    name: str
+    on: float
+    off: float
+    threshold: float | None = None
+    """Share of the way from off to on at which an action counts as on; None: what is between is passed on."""
+    frame: str = ""
+    rest: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """One number."""
+        return 1
+
+    def words(self) -> str:
+        """The part for people."""
+        return f"{self.name} [1] on {self.on:g}, off {self.off:g}"
+
+
+Part = Numbers | Rotation | Gripper | Switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +174,9 @@ def part_faults(part: Part) -> list[str]:
                 f"part {part.name!r}: open {part.open} and closed {part.closed} must be equally many numbers "
                 "that differ"
             ]
+    elif isinstance(part, Switch):
+        if part.on == part.off:
+            return [f"part {part.name!r}: on and off must differ, they are {part.on:g}"]
     elif part.scale == 0:
         return [f"part {part.name!r}: scale must not be 0"]
     return []
