@@ -66,31 +66,31 @@ def holds(figures: Figures) -> bool:
 
 
 def show(measured: Sequence[Figures], skipped: Mapping[str, str]) -> None:
-    """A row for each case, and a line for each that was skipped."""
-    table = Table(title=f"one env, {CHUNK} sub-steps for each look")
-    ways = ("state steps/s", "image steps/s", "stock steps/s")
-    for title in ("simulator", *ways, "speed-up", "least", "required", "sub-step ms", "look ms", "reset ms"):
-        table.add_column(title, justify="left" if title == "simulator" else "right")
+    """A row for each case, speeds first, then times; a line for each that was skipped."""
+    speeds, times = (
+        Table(title=f"one env, {CHUNK} sub-steps for each look: steps/s"),
+        Table(title="milliseconds"),
+    )
+    for table, titles in (
+        (speeds, ("state", "image", "stock", "speed-up", "least", "required")),
+        (times, ("sub-step", "p95", "look", "p95", "reset", "p95")),
+    ):
+        for title in ("simulator", *titles):
+            table.add_column(title, justify="left" if title == "simulator" else "right")
     for figures in measured:
-        rows = {row.name.removeprefix(f"{figures.case.name}/"): row.value for row in figures.rows()}
-        required = figures.case.required
-        table.add_row(
-            figures.case.name,
-            *(f"{rows[f'{way}_steps_s']:.1f}" for way in ("state", "image", "stock")),
-            f"{figures.speedup:.1f}",
-            f"{rows['speedup_least']:.1f}",
-            "" if required is None else f">= {required:g}",
-            *(
-                f"{rows[f'{what}_ms_median']:.2f} / {rows[f'{what}_ms_p95']:.2f}"
-                for what in ("sub_step", "observe", "reset")
-            ),
+        name, required = figures.case.name, figures.case.required
+        rows = {row.name.removeprefix(f"{name}/"): row.value for row in figures.rows()}
+        ways = [f"{rows[f'{way}_steps_s']:.1f}" for way in ("state", "image", "stock")]
+        bound = "" if required is None else f">= {required:g}"
+        speeds.add_row(name, *ways, f"{figures.speedup:.1f}", f"{rows['speedup_least']:.1f}", bound)
+        events = ("sub_step", "observe", "reset")
+        times.add_row(
+            name, *(f"{rows[f'{what}_ms_{label}']:.2f}" for what in events for label in ("median", "p95"))
         )
-    Console().print(table)
+    for table in (speeds, times) if measured else ():
+        Console().print(table)
     for name, reason in skipped.items():
         typer.echo(f"{name}: skipped: {reason}")
-    typer.echo(
-        "state: no look; image: one look for each chunk; stock: a look for each sub-step, usual rendering"
-    )
-    typer.echo("milliseconds: median / 95th percentile")
+    typer.echo("state: no look; image: one look for each chunk; stock: a look for each sub-step, as is usual")
     load = os.getloadavg()[0]
     typer.echo(f"load average of the last minute: {load:.2f} on {len(os.sched_getaffinity(0))} cores")
