@@ -101,15 +101,19 @@ def euler_to_matrix(angles: Floats) -> Floats:
 def matrix_to_euler(matrix: Floats) -> Floats:
     """[..., 3, 3] → intrinsic X, Y', Z'' angles [..., 3], the middle one within ±π/2.
 
-    At ±π/2 the first and the third turn about one axis: the third is 0 then. The rotation is the
+    At ±π/2 the first and the third turn about one axis: the first is 0 then. The rotation is the
     same; which two angles made it is lost.
     """
     m = matrix
-    cosine = np.hypot(m[..., 0, 0], m[..., 0, 1])
-    locked = cosine < _LOCKED
-    first = np.where(locked, np.arctan2(m[..., 2, 1], m[..., 1, 1]), np.arctan2(-m[..., 1, 2], m[..., 2, 2]))
-    third = np.where(locked, 0.0, np.arctan2(-m[..., 0, 1], m[..., 0, 0]))
-    return np.stack([first, np.arctan2(m[..., 0, 2], cosine), third], -1)
+    locked = np.hypot(m[..., 1, 2], m[..., 2, 2]) < _LOCKED
+    first = np.where(locked, 0.0, np.arctan2(-m[..., 1, 2], m[..., 2, 2]))
+    # Read off what is left when the first is undone: near a lock the others make up for its error.
+    sine, cosine = np.sin(first), np.cos(first)
+    middle = np.arctan2(m[..., 0, 2], cosine * m[..., 2, 2] - sine * m[..., 1, 2])
+    third = np.arctan2(
+        cosine * m[..., 1, 0] + sine * m[..., 2, 0], cosine * m[..., 1, 1] + sine * m[..., 2, 1]
+    )
+    return np.stack([first, middle, third], -1)
 
 
 def _transposed(matrix: Floats) -> Floats:
