@@ -152,9 +152,18 @@ def test_core_never_reads_a_clock() -> None:
 @pytest.mark.parametrize("package", ["policies", "simulators"])
 def test_adapters_import_only_the_interface(package: str) -> None:
     own = f"rlvla3.{package}"
-    allowed = (own, "rlvla3.messages", "rlvla3.settings", "rlvla3.errors", "rlvla3.plugins")
-    wrong = [item for item in outward(own) if not within(item.imported, *allowed)]
+    shared = ("rlvla3.messages", "rlvla3.settings", "rlvla3.errors", "rlvla3.plugins", "rlvla3.transforms")
+    wrong = [item for item in outward(own) if not within(item.imported, own, *shared)]
     assert not wrong, listed(wrong)
+
+
+def test_transforms_know_neither_simulators_nor_policies() -> None:
+    """N + M files: each side states itself in terms that know neither."""
+    allowed = ("rlvla3.messages", "rlvla3.settings", "rlvla3.errors")
+    wrong = [item for item in outward("rlvla3.transforms") if not within(item.imported, *allowed)]
+    assert not wrong, listed(wrong)
+    loaded = {i.imported.partition(".")[0] for i in IMPORTS if within(i.importer, "rlvla3.transforms")}
+    assert loaded <= sys.stdlib_module_names | {"rlvla3", "numpy", "pydantic"}
 
 
 def test_algorithms_are_pure_functions() -> None:

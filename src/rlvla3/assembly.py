@@ -104,6 +104,10 @@ class Assembly:
                 f"simulator.kind = {kind!r}: its spec says steps_together, but it has no make_batch; "
                 "see rlvla3.simulators.api"
             )
+        for fault in found.meaning.faults(found.observation, found.action_dim) if found.meaning else ():
+            raise UserError(
+                f"simulator.kind = {kind!r}: its spec contradicts itself: {fault}; mend its meaning"
+            )
         return found
 
     @cached_property
@@ -114,6 +118,7 @@ class Assembly:
             instructions=self.spec.instructions,
             action_dim=self.spec.action_dim,
             chunk=self.config.simulator.chunk,
+            meaning=self.spec.meaning,
         )
 
     @cached_property

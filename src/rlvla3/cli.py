@@ -235,17 +235,25 @@ def play(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="schedule: the scheduling benchmark.")],
-    only: Annotated[str, typer.Option(help="One case: ss, rollout_only, aa or aa_2gen.")] = "",
+    what: Annotated[
+        str,
+        typer.Argument(help="schedule: the scheduling benchmark; simulators: steps/s of what is installed."),
+    ],
+    only: Annotated[str, typer.Option(help="One case, such as aa (schedule) or metaworld/84px.")] = "",
     updates: Annotated[
-        int | None, typer.Option(min=1, help="Versions measured in each case (default: about 22 s of them).")
+        int | None, typer.Option(min=1, help="schedule: versions of each case (default: about 22 s of them).")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="simulators: turns of each case.")] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="simulators: folder for a cost model of each case (check --profile).", **_PATH),
     ] = None,
     json: Json = None,
 ) -> None:
     """Measure this installation against known bounds; exit code 1 if one is missed."""
     from rlvla3.commands import benching
 
-    benching.command(what, only, updates, json)
+    benching.command(what, only, updates, json, costs, repeats)
 
 
 @app.command()

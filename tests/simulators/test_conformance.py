@@ -72,3 +72,10 @@ def test_an_adapter_keeps_the_rule(name: str, check: str) -> None:
 def test_memory_is_flat_over_many_resets(name: str) -> None:
     with subject(name, resets=MANY_RESETS) as adapter:
         CHECKS["memory_is_flat_over_resets"](adapter)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_the_fields_mean_agrees_with_the_fields(name: str) -> None:
+    with subject(name) as adapter:
+        spec = adapter.spec
+        assert spec.meaning is None or spec.meaning.faults(spec.observation, spec.action_dim) == []

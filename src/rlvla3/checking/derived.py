@@ -51,6 +51,9 @@ def _envs(assembly: Assembly) -> Iterator[Derived]:
 def _inference(assembly: Assembly) -> Iterator[Derived]:
     config = assembly.config
     generator, largest = config.generator, max(config.simulator.slot_sizes)
+    yield Derived(
+        name="action_numbers", value=assembly.spec.action_dim, unit="numbers", note=_action(assembly)
+    )
     yield Derived(name="generators", value=generator.members, unit="Generators", note=_routing(assembly))
     yield Derived(
         name="max_batch_size",
@@ -58,6 +61,13 @@ def _inference(assembly: Assembly) -> Iterator[Derived]:
         unit="samples",
         note=f"{generator.max_batch_size // largest} of the largest slots (of {largest})",
     )
+
+
+def _action(assembly: Assembly) -> str:
+    meaning = assembly.spec.meaning
+    if meaning is None:
+        return "the simulator does not say what they mean: only a policy that takes any can be used"
+    return "; ".join(part.words() for part in meaning.action)
 
 
 def _routing(assembly: Assembly) -> str:

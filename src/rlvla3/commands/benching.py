@@ -9,21 +9,41 @@ from rich.table import Table
 
 from rlvla3.benchmarks.processor_time import WakeUp, wake_up
 from rlvla3.benchmarks.schedule import CASES, MOST_CPU_S, Result, measure
+from rlvla3.commands import bench_simulators
 from rlvla3.config_loading import did_you_mean
 from rlvla3.errors import UserError
 from rlvla3.metrics import Row, write_figures
 
-BENCHMARKS = ("schedule",)
+BENCHMARKS = ("schedule", "simulators")
 
 
-def command(what: str, only: str, updates: int | None, json: Path | None) -> None:
+def command(
+    what: str,
+    only: str,
+    updates: int | None,
+    json: Path | None,
+    costs: Path | None = None,
+    repeats: int | None = None,
+) -> None:
     """Run a benchmark and print its table; exit code 1 if a bound is missed.
 
     Raises:
-        UserError: there is no such benchmark or case, or a member was lost.
+        UserError: there is no such benchmark or case, an option belongs to another one, a member was lost, or
+            the one case that was asked for cannot be measured here.
     """
     if what not in BENCHMARKS:
         raise UserError(f"bench: there is no benchmark {what!r}; {did_you_mean(what, BENCHMARKS)}")
+    given = {"--updates": updates, "--costs": costs, "--repeats": repeats}
+    for option in ("--costs", "--repeats") if what == "schedule" else ("--updates",):
+        if given[option] is not None:
+            raise UserError(f"{option}: has no meaning for bench {what}; leave it out")
+    if what == "simulators":
+        bench_simulators.command(only, repeats, json, costs)
+    else:
+        _schedule(only, updates, json)
+
+
+def _schedule(only: str, updates: int | None, json: Path | None) -> None:
     names = [case.name for case in CASES]
     if only and only not in names:
         raise UserError(f"--only: there is no case {only!r}; {did_you_mean(only, names)}")

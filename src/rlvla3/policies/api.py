@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rlvla3.messages import FieldSpec
 from rlvla3.settings import Settings
+from rlvla3.transforms.meaning import Meaning
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,9 @@ class PolicyInterface:
     """A."""
     chunk: int
     """C: actions executed for one inference."""
+    meaning: Meaning | None = None
+    """What the raw fields and the action are; None: the simulator does not say it. A policy that expects
+    certain ones gives it to ``transforms.composing.compose``."""
 
 
 class NoiseKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
+from rlvla3.transforms.meaning import Meaning
 
 Observation = Mapping[str, npt.NDArray[Any]]
 """Raw observation of one env, by field name, exactly as the simulator gave it."""
@@ -37,6 +38,9 @@ class SimulatorSpec:
     recycle_after: int = 0
     """Episodes after which its process should give way to a fresh one, because resets leak memory that
     nothing else gives back; 0: any number. ``simulator.recycle_after`` overrides it."""
+    meaning: Meaning | None = None
+    """What the fields and the action are, so that policies that expect certain ones can be matched with
+    them (``transforms.composing``); None: unknown, only a policy that takes anything can be used."""
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""

@@ -26,6 +26,7 @@ from rlvla3.simulators.metaworld_states import (
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers
 
 ACTION_DIM = 4
 """Three hand displacements (1 = 1 cm) and the gripper effort (positive closes)."""
@@ -45,6 +46,13 @@ CameraName = Literal["topview", "corner", "corner2", "corner3", "corner4", "behi
 # Seen by eye: these hang upside down in the model.
 _TURNED = frozenset({"corner", "corner2", "corner3", "corner4"})
 _PICTURE_SIZE = 256
+_ROLES = {"gripperPOV": "wrist", "topview": "top"}
+"""What these cameras look at; the others look at the front."""
+_HAND = Numbers(name="eef_position", size=3)
+_FINGERS = Gripper(open=(1.0,), closed=(0.0,))
+"""Distance of the fingers over 10 cm."""
+_MOVE = Numbers(name="delta_position", size=3, scale=0.01, frame="base")
+_GRIP = Gripper(open=(-1.0,), closed=(1.0,))
 
 
 class FreeCamera(Settings):
@@ -304,6 +312,7 @@ class Metaworld:
                 "metaworld": _version_of("metaworld"),
                 "mujoco": _version_of("mujoco"),
             },
+            meaning=_meaning(s),
             needs_gl=True,
         )
 
@@ -318,6 +327,21 @@ class Metaworld:
 
 def _image_field(index: int) -> str:
     return "image" if index == 0 else f"image_{index + 1}"
+
+
+def _meaning(settings: MetaworldSettings) -> Meaning:
+    size = settings.image_size
+    roles: list[str] = []
+    for camera in settings.cameras:
+        role = _ROLES.get(camera, "front") if isinstance(camera, str) else "front"
+        roles.append(role if role not in roles else f"{role}_{len(roles) + 1}")
+    return Meaning(
+        cameras=tuple(
+            Camera(field=_image_field(i), role=role, height=size, width=size) for i, role in enumerate(roles)
+        ),
+        state={"proprioception": (_HAND, _FINGERS)},
+        action=(_MOVE, _GRIP),
+    )
 
 
 def _view(camera: str | FreeCamera) -> View:

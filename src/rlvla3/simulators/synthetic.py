@@ -28,12 +28,23 @@ from rlvla3.simulators.synthetic_reach import (
 )
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
 from rlvla3.simulators.whole_batch import EnvsTogether
+from rlvla3.transforms.meaning import Camera, Meaning, Numbers
 
 SPLITS = ("train", "held_out", "demonstration")
 _IMAGE_SIZE = 32
 _LATENCY, _PLACES = 0, 1
 _BLOCK = 64
 """Sub-steps whose latencies are drawn together."""
+_REACH = Meaning(
+    cameras=(Camera(field="image", role="front", height=_IMAGE_SIZE, width=_IMAGE_SIZE),),
+    state={
+        "proprioception": (
+            Numbers(name="pointer_position", size=2),
+            Numbers(name="pointer_velocity", size=2, scale=STEP_LENGTH),
+        )
+    },
+    action=(Numbers(name="delta_pointer", size=2, scale=STEP_LENGTH),),
+)
 
 
 class SyntheticSettings(TaskSettings):
@@ -344,6 +355,7 @@ class Synthetic:
             instructions=tuple(f"reach the {t} disc" if reach else f"wait in {t}" for t in s.tasks),
             step_limits=s.limits,
             fingerprint={"simulator": "synthetic", "task": s.task, "seed": s.seed},
+            meaning=_REACH if reach else None,
             waits=s.task == "delay",
             steps_together=s.together,
             endless=not (s.own_limit or (s.success_at and s.terminate_on_success)),

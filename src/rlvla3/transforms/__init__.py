@@ -1,0 +1,1 @@
+"""Input and output transforms: any policy with any simulator. numpy only."""

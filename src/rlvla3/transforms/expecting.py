@@ -1,0 +1,71 @@
+"""What a policy expects, in the terms in which simulators say what they give."""
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from rlvla3.settings import Settings
+from rlvla3.transforms.images import Range
+from rlvla3.transforms.meaning import Part
+from rlvla3.transforms.resizing import Filter, Place
+
+BLANK = "blank"
+"""In place of a camera's role: a black picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """How a policy wants its pictures: cropped first, then resized, then made numbers of."""
+
+    height: int
+    width: int
+    range: Range = "symmetric"
+    crop: float = 1.0
+    """Share of each side that the middle keeps."""
+    filter: Filter = "bilinear"
+    antialias: bool = True
+    keep_ratio: bool = True
+    """True: padded to the shape; False: each side is stretched by itself."""
+    place: Place = "centre"
+    pad: int = 0
+    """Byte of the padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What a policy reads and says. None means: whatever the simulator has, as it is."""
+
+    cameras: tuple[str, ...] | None = None
+    """Roles of the cameras that it looks through, in its order."""
+    picture: Picture | None = None
+    """How it wants pictures; None: the simulator's bytes."""
+    state: tuple[Part, ...] | None = None
+    """Parts of the state that it reads, in its order; empty: it reads none."""
+    state_width: int = 0
+    """Numbers that the network reads; the state is padded to them with zeros; 0: as many as it has."""
+    clip_state: float = 0.0
+    """Normalised state is held within ±this; 0: it is not."""
+    action: tuple[Part, ...] | None = None
+    """Parts of the actions that it says, in its order and units."""
+    action_width: int = 0
+    """Numbers that the network says for an action, the first of which are real; 0: as many as there are."""
+    horizon: int = 0
+    """H: actions that it says at once; 0: as many as are executed."""
+    relative: tuple[tuple[str, str], ...] = ()
+    """(action part, state part): it says the action as a difference to that part of the state at the
+    beginning of the chunk, in its own units."""
+
+
+class Concessions(Settings):
+    """What a user accepts where a policy and a simulator do not fit. Without them a misfit is refused."""
+
+    cameras: dict[str, str] = Field(default_factory=dict)
+    """For a role that the simulator has not: ``blank``, or the role that is shown in its place."""
+    zeros: tuple[str, ...] = ()
+    """State parts that the simulator has not and that the policy reads as at rest (zeros)."""
+    held: tuple[str, ...] = ()
+    """Action parts that the policy does not say and that are held at rest."""
+    dropped: tuple[str, ...] = ()
+    """Action parts that the policy says and the simulator cannot do."""
+    frames: tuple[str, ...] = ()
+    """Parts that are passed on although the axes that they are along differ."""
