@@ -21,7 +21,13 @@ from pathlib import Path
 
 LAYOUT = 1
 STYLE = 1
-_COPIED = ("arenas", "fixtures/cabinets", "fixtures/counters", "fixtures/handles", "fixtures/fixture_registry")
+_COPIED = (
+    "arenas",
+    "fixtures/cabinets",
+    "fixtures/counters",
+    "fixtures/handles",
+    "fixtures/fixture_registry",
+)
 _PICTURE = re.compile(r"textures/[\w/.-]+\.png")
 _PIXELS = 8
 
@@ -102,7 +108,9 @@ def _write(file: Path, text: str) -> None:
 
 def _write_pictures(folder: Path) -> None:
     """Each picture that a table or a shape names."""
-    texts = [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.suffix in (".yaml", ".xml")]
+    texts = [
+        file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.suffix in (".yaml", ".xml")
+    ]
     code = [file.read_text(encoding="utf-8") for file in (_package() / "models" / "fixtures").glob("*.py")]
     for name in sorted({name for text in (*texts, *code) for name in _PICTURE.findall(text)}):
         file = folder / name

@@ -53,7 +53,7 @@ def require_gl(assembly: Assembly) -> None:
     if assembly.spec.needs_gl:
         from rlvla3.simulators.mujoco_rendering import require_backend
 
-        require_backend()
+        require_backend(assembly.config.simulator.python)
 
 
 def check_weights(assembly: Assembly) -> None:

@@ -39,8 +39,8 @@ _PIXEL_SHARE = 0.5
 _log = logging.getLogger("rlvla3")
 _PROBE_TIMEOUT_S = 60.0
 _choice_lock = threading.Lock()
-_tried: set[str] = set()
-"""Back-ends that rendered a frame."""
+_tried: set[tuple[str, str]] = set()
+"""Interpreters and back-ends that rendered a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,15 @@ class View:
 # --- GL back-ends ----------------------------------------------------------------------------
 
 
-def choose_backend() -> str:
+def choose_backend(python: str = "") -> str:
     """The GL back-end of this process and of those it starts: the first of EGL and OSMesa that works.
 
     Each is tried in a process of its own (0.5 s): a library that was loaded and failed would spoil
     the next one. The choice is exported as ``MUJOCO_GL``; where that is set already it is
     believed. A controller that calls this before it starts its Simulators spares them the trial.
+
+    Args:
+        python: the interpreter that they are tried with; empty: this one.
 
     Raises:
         UserError: none works, with the packages to install.
@@ -77,30 +80,33 @@ def choose_backend() -> str:
         if wanted and wanted not in BACKENDS:
             raise UserError(f"MUJOCO_GL must be one of {', '.join(BACKENDS)} or unset; it is {wanted!r}")
         if not wanted:
-            wanted = os.environ["MUJOCO_GL"] = _first_working()
+            wanted = os.environ["MUJOCO_GL"] = _first_working(python)
         return wanted
 
 
-def require_backend() -> None:
+def require_backend(python: str = "") -> None:
     """Make sure that the Simulators to come can render: `choose_backend`, and a trial of what the
     environment asks for.
+
+    Args:
+        python: the interpreter that will run them; empty: this one.
 
     Raises:
         UserError: no back-end works, or not the one asked for.
     """
     asked = "MUJOCO_GL" in os.environ
-    backend = choose_backend()
-    if asked and backend not in _tried:
-        result = _probe(backend, _PROBE_TIMEOUT_S)
+    backend = choose_backend(python)
+    if asked and (python, backend) not in _tried:
+        result = _probe(backend, _PROBE_TIMEOUT_S, python)
         if not result.startswith("works"):
             raise UserError(f"MUJOCO_GL={backend} {result}, or unset it to try the other back-end")
-    _tried.add(backend)
+    _tried.add((python, backend))
 
 
-def _first_working() -> str:
+def _first_working(python: str) -> str:
     failures: list[str] = []
     for backend in BACKENDS:
-        result = _probe(backend, _PROBE_TIMEOUT_S)
+        result = _probe(backend, _PROBE_TIMEOUT_S, python)
         if result.startswith("works"):
             if failures:
                 _log.warning("rendering with %s, because %s", backend, failures[0])
@@ -155,11 +161,11 @@ def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S) -> dict[str, str]:
     return {backend: _probe(backend, timeout_s) for backend in BACKENDS}
 
 
-def _probe(backend: str, timeout_s: float) -> str:
+def _probe(backend: str, timeout_s: float, python: str = "") -> str:
     env = {k: v for k, v in os.environ.items() if k not in ("PYOPENGL_PLATFORM", "MUJOCO_GL")}
     try:
         run = subprocess.run(
-            [sys.executable, "-c", _PROBE.format(backend=backend)],
+            [python or sys.executable, "-c", _PROBE.format(backend=backend)],
             env=env,
             capture_output=True,
             text=True,
