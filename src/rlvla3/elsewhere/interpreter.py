@@ -143,7 +143,7 @@ def _probe(python: str) -> Any:
             errors="replace",
             timeout=_PROBE_TIMEOUT_S,
         )
-        return json.loads(run.stdout.rpartition("\n")[2])
+        return json.loads((run.stdout.splitlines() or [""])[-1])
     except OSError as error:
         raise _refusal(
             python, f"it cannot be started ({error.strerror}); name another interpreter"
