@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -192,6 +193,7 @@ class _Contexts:
 
     gl: Any = None
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    users: Counter[tuple[Any, ...]] = field(default_factory=Counter)
 
     def take(self, key: tuple[Any, ...], model: Callable[[], Any], size: int) -> Any:
         """The context of ``key``, uploaded from ``model()`` at its first use (0.1-0.3 s)."""
@@ -206,12 +208,22 @@ class _Contexts:
             upload = model()
             upload.vis.global_.offwidth = upload.vis.global_.offheight = size
             self.made[key] = mujoco.MjrContext(upload, mujoco.mjtFontScale.mjFONTSCALE_50)
+        self.users[key] += 1
         return self.made[key]
+
+    def give(self, key: tuple[Any, ...]) -> None:
+        """One of those that took the context of ``key`` needs it no more."""
+        self.users[key] -= 1
+        if key in self.made and self.users[key] <= 0:
+            self.made.pop(key).free()
+            if not self.made:
+                self.free()
 
     def free(self) -> None:
         for context in self.made.values():
             context.free()
         self.made.clear()
+        self.users.clear()
         if self.gl is not None:
             self.gl.free()
             self.gl = None
@@ -278,10 +290,19 @@ class SceneRenderer:
         tuned: see the module; ``False`` renders the model as it is.
         detailed: keep all triangles (pictures for people).
         name: equal names promise equal meshes and textures, so that contexts can be shared.
+        hidden: geom groups that are not drawn, where a model has its collision shapes in one.
     """
 
     def __init__(
-        self, model: Any, views: Sequence[View], size: int, *, tuned: bool, detailed: bool, name: str
+        self,
+        model: Any,
+        views: Sequence[View],
+        size: int,
+        *,
+        tuned: bool,
+        detailed: bool,
+        name: str,
+        hidden: Sequence[int] = (),
     ) -> None:
         import mujoco
 
@@ -295,12 +316,18 @@ class SceneRenderer:
             model.light_castshadow[:] = 0
             model.mat_reflectance[:] = 0
         self._option = mujoco.MjvOption()
+        for group in hidden:
+            self._option.geomgroup[group] = 0
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 64)
         self._rect = mujoco.MjrRect(0, 0, size, size)
         self._buffer = np.empty((size, size, 3), np.uint8)
         cell_m = 0.0 if detailed or not tuned else self._cell(views, size)
-        key = (name, size, tuned, detailed, round(cell_m, 6))
-        self._context = _thread.contexts.take(key, lambda: self._upload_model(cell_m, detailed), size)
+        self._key = (name, size, tuned, detailed, round(cell_m, 6))
+        self._context = _thread.contexts.take(self._key, lambda: self._upload_model(cell_m, detailed), size)
+
+    def close(self) -> None:
+        """Free what was uploaded for it, unless another renderer shares it: for a model that goes."""
+        _thread.contexts.give(self._key)
 
     def _camera(self, view: View) -> Any:
         camera = self._mujoco.MjvCamera()
