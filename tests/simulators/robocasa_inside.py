@@ -6,6 +6,7 @@
 import resource
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,22 +155,21 @@ def test_a_kitchen_that_needs_a_missing_file_names_it_and_the_command() -> None:
     assert f"{sys.executable} -m robocasa.scripts.download_assets_cli" in line
 
 
-def test_tasks_and_assets_are_looked_for_without_importing(tmp_path: object) -> None:
+def test_tasks_and_assets_are_looked_for_without_importing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'OpenDrawr' is not a task of RoboCasa; did you mean OpenDrawer"):
         _ = adapter(tasks=["OpenDrawr"]).spec
-    with pytest.raises(UserError, match="there are no textures and no objects in .*; get RoboCasa's assets"):
+    with pytest.raises(UserError, match=r"there are no textures and no objects in .*; get RoboCasa's assets"):
         _ = adapter(assets=str(tmp_path)).spec
     assert len(robocasa_package.task_names()) > 300
 
 
-def test_other_assets_in_the_same_process_are_refused(env: RobocasaEnv, tmp_path: object) -> None:
+def test_other_assets_in_the_same_process_are_refused(env: RobocasaEnv, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this process uses RoboCasa with"):
         adapter(assets=str(tmp_path)).make()
 
 
 def resident_mb() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def test_memory_is_flat_over_resets_with_pictures(env: RobocasaEnv) -> None:

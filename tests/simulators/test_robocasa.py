@@ -86,5 +86,5 @@ def test_a_check_says_what_is_missing(kitchen: Path, tmp_path: Path) -> None:
     line = str(refusal.value)
     assert f"there are no textures and no objects in {tmp_path}" in line
     assert f"{PYTHON} -m robocasa.scripts.download_assets_cli" in line
-    with pytest.raises(UserError, match="kitchens.train: .*got none"):
+    with pytest.raises(UserError, match=r"kitchens.train: .*got none"):
         load_config("schedule-benchmark", ["simulator.kind=robocasa", "simulator.options.kitchens.train=[]"])

@@ -1,5 +1,6 @@
 """Workers that demonstrate in another Python environment (``simulator.python``)."""
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -23,10 +24,8 @@ def demonstrate_elsewhere(parts: Sequence[Sequence[Job]], workers: int) -> list[
     Raises:
         UserError: an episode cannot be demonstrated, or a worker died.
     """
-    started = [_Worker(parts[0][0][0].python) for _ in range(min(workers, len(parts)))]
+    started: list[_Worker] = []
     idle: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in started:
-        idle.put(worker)
 
     def run(part: Sequence[Job]) -> list[Episode]:
         worker = idle.get()
@@ -35,8 +34,11 @@ def demonstrate_elsewhere(parts: Sequence[Sequence[Job]], workers: int) -> list[
         finally:
             idle.put(worker)
 
-    threads = ThreadPoolExecutor(len(started))
+    threads = ThreadPoolExecutor(workers)
     try:
+        for _ in range(min(workers, len(parts))):
+            started.append(_Worker(parts[0][0][0].python))
+            idle.put(started[-1])
         futures = [threads.submit(run, part) for part in parts]
         return [episode for future in futures for episode in future.result()]
     finally:
@@ -87,3 +89,7 @@ class _Worker:
         """Kill it, in the middle of an episode if need be."""
         self._process.kill()
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                pipe.close()

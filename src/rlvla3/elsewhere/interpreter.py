@@ -20,6 +20,9 @@ LEAST = (3, 11)
 """Oldest Python that this package runs in."""
 NEEDS = {"numpy": (1, 26), "msgspec": (0, 19), "pydantic": (2, 10), "yaml": (6, 0)}
 """Modules that a Simulator's process imports, with their oldest versions."""
+VIDEOS = {"av": (14, 0)}
+"""What it imports besides where it records videos."""
+Needs = Mapping[str, tuple[int, ...]]
 _DISTRIBUTIONS = {"yaml": "PyYAML"}
 _FIELD = "simulator.python"
 _PROBE_TIMEOUT_S = 60.0
@@ -90,13 +93,14 @@ def located(python: str) -> str:
 
 
 @functools.cache
-def check(python: str) -> None:
-    """Make sure that Simulators can run in this environment.
+def check(python: str, *, videos: bool = False) -> None:
+    """Make sure that Simulators can run in this environment, and record videos if they are to.
 
     Raises:
         UserError: it is no Python, too old a one, or lacks what a Simulator's process imports.
     """
-    found = _probe(python)
+    needs = NEEDS | VIDEOS if videos else NEEDS
+    found = _probe(python, needs)
     version = tuple(found["version"])
     if version < LEAST:
         raise _refusal(
@@ -104,17 +108,17 @@ def check(python: str) -> None:
             f"it is Python {_dotted(version)}, Simulators need {_dotted(LEAST)} or newer; make it with a "
             "newer one",
         )
-    faults = list(_lacking(found["modules"]))
+    faults = list(_lacking(found["modules"], needs))
     if faults:
         wanted = " ".join(
-            f"'{_DISTRIBUTIONS.get(name, name)}>={_dotted(least)}'" for name, least in NEEDS.items()
+            f"'{_DISTRIBUTIONS.get(name, name)}>={_dotted(least)}'" for name, least in needs.items()
         )
         raise _refusal(python, f"{', '.join(faults)}; run: {python} -m pip install {wanted}")
 
 
-def _lacking(modules: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _lacking(modules: Mapping[str, Mapping[str, str]], needs: Needs) -> list[str]:
     faults = []
-    for name, least in NEEDS.items():
+    for name, least in needs.items():
         answer = modules[name]
         if "fault" in answer:
             faults.append(f"{name} cannot be imported there ({answer['fault']})")
@@ -132,10 +136,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def _probe(python: str) -> Any:
+def _probe(python: str, needs: Needs) -> Any:
     try:
         run = subprocess.run(
-            [python, "-c", _PROBE, *NEEDS],
+            [python, "-c", _PROBE, *needs],
             env=environment(python),
             stdin=subprocess.DEVNULL,
             capture_output=True,
