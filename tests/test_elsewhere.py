@@ -1,13 +1,16 @@
 """``simulator.python``: what another Python environment must have, and what it is asked."""
 
 import os
+import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 from live import TESTS, values
 from other_python import ADAPTER, imports, make_environment
 from refusals import SMALL, refused
 
+from rlvla3 import doctor
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config, load_config
 from rlvla3.config_loading import dump
@@ -106,6 +109,15 @@ def test_an_environment_without_the_packages(tmp_path: Path, capsys: pytest.Capt
     assert (
         f"; run: {bare} -m pip install 'numpy>=1.26' 'msgspec>=0.19' 'pydantic>=2.10' 'PyYAML>=6.0'" in line
     )
+
+
+@pytest.mark.live
+def test_the_doctor_looks_there_too(python: Path, tmp_path: Path) -> None:
+    (found,) = doctor.elsewhere(str(python))
+    assert found.ok
+    assert f"python {platform.python_version()}, numpy {np.__version__}, " in found.value
+    (missing,) = doctor.elsewhere(str(tmp_path / "nowhere"))
+    assert not missing.ok and "there is no file" in missing.remedy
 
 
 @pytest.mark.live

@@ -116,6 +116,13 @@ def check(python: str, *, videos: bool = False) -> None:
         raise _refusal(python, f"{', '.join(faults)}; run: {python} -m pip install {wanted}")
 
 
+def versions(python: str) -> dict[str, str]:
+    """Versions of Python and of what Simulators need; after ``check``."""
+    found = _probe(python, NEEDS | VIDEOS)
+    modules = {name: str(entry.get("version")) for name, entry in found["modules"].items()}
+    return {"python": _dotted(tuple(found["version"])), **modules}
+
+
 def _lacking(modules: Mapping[str, Mapping[str, str]], needs: Needs) -> list[str]:
     faults = []
     for name, least in needs.items():

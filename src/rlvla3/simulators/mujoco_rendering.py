@@ -153,13 +153,13 @@ sys.stdout.write(name)
 """
 
 
-def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S) -> dict[str, str]:
-    """Render one frame with every back-end, each in a process of its own.
+def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S, python: str = "") -> dict[str, str]:
+    """Render one frame with every back-end, each in a process of its own (of ``python``; empty: of this one).
 
     Returns:
         for each back-end ``"works: <renderer>"`` or ``"fails: <reason>; apt-get install <package>"``.
     """
-    return {backend: _probe(backend, timeout_s) for backend in BACKENDS}
+    return {backend: _probe(backend, timeout_s, python) for backend in BACKENDS}
 
 
 def _probe(backend: str, timeout_s: float, python: str = "") -> str:
