@@ -21,6 +21,7 @@ from rlvla3.core.settings import (
     Topology,
     TrainingSettings,
 )
+from rlvla3.elsewhere import adapter_class
 from rlvla3.errors import UserError
 from rlvla3.learner.checkpoint import RESUMED
 from rlvla3.learner.settings import ReinforcementSettings
@@ -30,7 +31,6 @@ from rlvla3.policies.api import Policy, PolicyInterface
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
-from rlvla3.simulators.registry import simulator_class
 
 EVALUATION_CHUNKS = 2
 """Chunks kept of an evaluation episode: its row is written round and round."""
@@ -38,9 +38,9 @@ EVALUATION_CHUNKS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one member is told at its start."""
+    """What a Generator or a member of the Trainer is told at its start."""
 
-    role: Literal["simulator", "generator", "trainer"]
+    role: Literal["generator", "trainer"]
     member: Member
     rank: int
     """Which of the Trainer's members it is, from 0; the first one writes and reports. 0 in other roles."""
@@ -51,6 +51,8 @@ class Part:
     else no name at all."""
     config: str
     """The resolved configuration as JSON."""
+    asked: str
+    """What other Python environments said about it (``elsewhere.asking.known``): members do not ask again."""
     training: bool
     """False for a pure evaluation."""
     folder: str
@@ -81,7 +83,7 @@ class Assembly:
         """The adapter."""
         config = self.config.simulator
         with guarded("simulator.kind", config.kind):
-            made: Simulator = simulator_class(config.kind)(config.options)
+            made: Simulator = adapter_class(config.kind, config.python)(config.options)
         return made
 
     @cached_property

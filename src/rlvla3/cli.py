@@ -186,11 +186,16 @@ def check_simulator(
 
 
 @app.command()
-def doctor(json: Json = None) -> None:
+def doctor(
+    python: Annotated[
+        str, typer.Option(help="Interpreter of another environment (simulator.python) to look at as well.")
+    ] = "",
+    json: Json = None,
+) -> None:
     """Look at this machine: versions, GL, cores, memory, and what to do about them."""
     from rlvla3.commands import examining
 
-    examining.command(json)
+    examining.command(python, json)
 
 
 @app.command()

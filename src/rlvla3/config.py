@@ -20,8 +20,8 @@ from rlvla3.config_groups import (
     TrainerConfig,
 )
 from rlvla3.config_loading import OptionsError, load
+from rlvla3.elsewhere import adapter_class
 from rlvla3.settings import Settings
-from rlvla3.simulators.registry import simulator_class
 
 RECIPES = Path(__file__).parent / "recipes"
 RENAMED: dict[str, str] = {
@@ -112,7 +112,7 @@ class Config(Settings):
             demonstrated = self.demonstrated
         except ValidationError as error:
             raise OptionsError(name, type(self.simulator.options), error) from error
-        simulator = simulator_class(self.simulator.kind)
+        simulator = adapter_class(self.simulator.kind, self.simulator.python)
         here, there = simulator(self.simulator.options).spec, simulator(demonstrated).spec
         for what in ("observation", "action_dim", "tasks"):
             if getattr(here, what) != getattr(there, what):

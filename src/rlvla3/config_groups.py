@@ -9,15 +9,16 @@ from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config_loading import options
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.sharding import shard_sizes
+from rlvla3.elsewhere import adapter_class
+from rlvla3.elsewhere.interpreter import located
 from rlvla3.errors import UserError
 from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
-from rlvla3.plugins import USERS_FAULTS, in_words, resolve
+from rlvla3.plugins import USERS_FAULTS, in_words, permit, resolve
 from rlvla3.policies.registry import policy_class
 from rlvla3.policies.settings import ModelSettings, differing
 from rlvla3.settings import Settings
-from rlvla3.simulators.registry import simulator_class
 
 Mode = Literal["ss", "as", "aa_barrier", "aa"]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu|npu)(:[0-9]+)?)$")]
@@ -44,7 +45,10 @@ class SimulatorConfig(Settings):
     """The Simulators and how their envs are sharded."""
 
     kind: str = "synthetic"
-    """Adapter: a built-in name (metaworld, synthetic, gymnasium, maniskill) or ``module:attribute``."""
+    """Adapter: a built-in name (see ``rlvla3 envs``) or ``module:attribute``."""
+    python: str = ""
+    """Interpreter of another Python environment that has the simulator, such as ``ENV/bin/python``; its
+    processes run there. Empty: this environment."""
     options: Any = Field(default_factory=dict)
     """The adapter's own settings."""
     members: int = Field(default=1, ge=1, le=_MOST_MEMBERS)
@@ -73,11 +77,22 @@ class SimulatorConfig(Settings):
     @classmethod
     def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
         """The settings class of the chosen adapter."""
-        return {"options": simulator_class(str(values.get("kind", "synthetic"))).Settings}
+        kind, python = str(values.get("kind", "synthetic")), str(values.get("python", ""))
+        if python and ":" in kind:
+            return {}  # only that environment knows
+        return {"options": adapter_class(kind).Settings}
+
+    @field_validator("python")
+    @classmethod
+    def _executable(cls, value: str) -> str:
+        if not value:
+            return value
+        permit("simulator.python", value)
+        return located(value)
 
     @model_validator(mode="after")
     def _check(self) -> "SimulatorConfig":
-        _build_options(self, simulator_class(self.kind).Settings)
+        _build_options(self, adapter_class(self.kind, self.python).Settings)
         if self.total_envs > MOST_ENVS:
             raise ValueError(
                 f"members x batches x envs = {self.members} x {self.batches} x {self.envs} must be at most "

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvla3.elsewhere import interpreter
+from rlvla3.errors import UserError
 from rlvla3.run_folder import package_versions
 
 _GIB = 1024**3
@@ -29,9 +31,14 @@ class Check:
         return not self.remedy
 
 
-def report(run_folder: Path = Path("runs")) -> list[Check]:
-    """Every finding, in reading order. Renders a frame with each GL back-end (some seconds)."""
-    return [*software(package_versions()), *graphics(_backends()), *machine(run_folder)]
+def report(run_folder: Path = Path("runs"), python: str = "") -> list[Check]:
+    """Every finding, in reading order. Renders a frame with each GL back-end (some seconds).
+
+    ``python``: another environment's interpreter, to look at that as well, and to render with it.
+    """
+    there = elsewhere(python) if python else []
+    usable = python if all(check.ok for check in there) else ""
+    return [*software(package_versions()), *there, *graphics(_backends(usable)), *machine(run_folder)]
 
 
 def software(installed: Mapping[str, str]) -> list[Check]:
@@ -45,6 +52,18 @@ def software(installed: Mapping[str, str]) -> list[Check]:
     ]
     rows.append(_cuda(installed))
     return rows
+
+
+def elsewhere(python: str) -> list[Check]:
+    """The versions of what Simulators need in another environment (``simulator.python``)."""
+    name = f"simulator.python {python}"
+    try:
+        path = interpreter.located(python)
+        interpreter.check(path, videos=True)
+    except (UserError, ValueError) as error:
+        return [Check(name=name, value="cannot run Simulators", remedy=str(error))]
+    found = interpreter.versions(path)
+    return [Check(name=name, value=", ".join(f"{part} {version}" for part, version in found.items()))]
 
 
 def _cuda(installed: Mapping[str, str]) -> Check:
@@ -65,10 +84,10 @@ def _release(installed: Mapping[str, str]) -> str:
     return installed["torch"].partition("+")[0]
 
 
-def _backends() -> dict[str, str]:
+def _backends(python: str) -> dict[str, str]:
     from rlvla3.simulators.mujoco_rendering import gl_backends
 
-    return gl_backends()
+    return gl_backends(python=python)
 
 
 def graphics(backends: Mapping[str, str]) -> list[Check]:

@@ -34,6 +34,11 @@ def distrust(source: str, trusted: Collection[str] = ()) -> Iterator[None]:
         _distrusted.reset(token)
 
 
+def distrusted() -> tuple[str, frozenset[str]]:
+    """What ``distrust`` was told of the settings that are being read; no source: they are trusted."""
+    return _distrusted.get()
+
+
 def permit(what: str, name: str) -> None:
     """Make sure that the code ``name`` may be run.
 

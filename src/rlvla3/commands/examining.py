@@ -8,9 +8,9 @@ from rlvla3.doctor import render, report
 from rlvla3.metrics import Row, write_figures
 
 
-def command(json: Path | None) -> None:
+def command(python: str, json: Path | None) -> None:
     """Print the report; exit code 1 if something needs mending."""
-    checks = report(Path("runs"))
+    checks = report(Path("runs"), python)
     render(checks, typer.echo)
     if json is not None:
         rows = [Row(name=check.name, value=float(check.ok), unit="ok", bound=1.0) for check in checks]

@@ -38,6 +38,7 @@ def collect(config: Config, folder: Path, *, tell: Callable[[str], None] = lambd
         stride=wanted.stride,
         chunk=config.simulator.chunk,
         seed=config.seed,
+        python=config.simulator.python,
     )
     if path.exists():
         try:

@@ -10,6 +10,7 @@ from rlvla3.assembly import Assembly
 from rlvla3.config import Config
 from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
+from rlvla3.elsewhere import interpreter
 from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description
@@ -53,7 +54,18 @@ def require_gl(assembly: Assembly) -> None:
     if assembly.spec.needs_gl:
         from rlvla3.simulators.mujoco_rendering import require_backend
 
-        require_backend()
+        require_backend(assembly.config.simulator.python)
+
+
+def require_videos(assembly: Assembly) -> None:
+    """Refuse a run that could not record its videos: Simulators write them, wherever they run.
+
+    Raises:
+        UserError: another Python environment, where the Simulators run, lacks what writes videos.
+    """
+    python = assembly.config.simulator.python
+    if python and any(start.video for start in assembly.settings.evaluation.starts):
+        interpreter.check(python, videos=True)
 
 
 def check_weights(assembly: Assembly) -> None:
@@ -98,6 +110,7 @@ def train(
     else:
         check_weights(assembly)
     require_gl(assembly)
+    require_videos(assembly)
     _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
@@ -179,6 +192,7 @@ def evaluate(
     description = checkpoint.describe(source)
     checkpoint.check_fingerprint(source, description.fingerprint, assembly.fingerprint())
     require_gl(assembly)
+    require_videos(assembly)
     with Display() as display:
         monitor = Monitor(assembly, Metrics([]), display, phase, version=description.version)
         runtime = LocalRuntime(assembly, folder, monitor, weights=str(source), averaged=averaged)

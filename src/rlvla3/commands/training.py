@@ -71,7 +71,7 @@ def _train(
 
 def _continued(run: RunFolder, recipe: Config, overrides: Sequence[str], allow_code: bool) -> Config:
     """The run folder's own configuration, with overrides; it may name the code that the recipe names."""
-    known = [*given(overrides), *_code_names(recipe.model_dump(mode="json"))]
+    known = [*given(overrides), *_code_names(recipe.model_dump(mode="json")), recipe.simulator.python]
     with nullcontext() if allow_code else distrust(str(run.config), known):
         config = load_config(str(run.config), list(overrides))
     if not any(run.checkpoints.glob("checkpoint-*")) and run.metrics.exists():

@@ -58,6 +58,15 @@ def explain(
         yield f"{_place(tree, path, name, rules)}: {dotted}{rules}{got}{remedy}"
 
 
+def located_rules(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Path, and rule with documentation, of each fault in values whose text is not known."""
+    for item in error.errors(include_url=False):
+        path = _path(item["loc"], model, None)
+        if path is not None:
+            doc = _doc(model, path)
+            yield path, _rule(item, model) + (f" ({doc})" if doc else "")
+
+
 def _tells(rules: str, leaf: Leaf) -> bool:
     """Whether rules of ours say themselves what they got."""
     return "got " in rules or "".join(leaf.text.split()) in "".join(rules.split())

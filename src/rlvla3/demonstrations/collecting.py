@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.demonstrations.dataset import FORMAT, Dataset
+from rlvla3.elsewhere import adapter_class
 from rlvla3.errors import UserError
 from rlvla3.lifetime import begin_worker
 from rlvla3.messages import Start
 from rlvla3.plugins import guarded
-from rlvla3.simulators.registry import simulator_class
 
 _RETRIES = 4
 _OWN_LIMIT = 0
@@ -64,6 +64,9 @@ class Plan:
     """C."""
     seed: int
     """Of speeds and noise."""
+    python: str = ""
+    """Interpreter of the Python environment that demonstrates; empty: this one. The episodes do not depend
+    on where it lies."""
 
     def __post_init__(self) -> None:
         low, high = self.speed
@@ -83,7 +86,7 @@ class Plan:
 
     def simulator(self) -> Any:
         """The simulator, made from its settings."""
-        cls = simulator_class(self.kind)
+        cls = adapter_class(self.kind, self.python)
         return cls(cls.Settings.model_validate(dict(self.settings)))
 
     def header(self) -> dict[str, Any]:
@@ -93,12 +96,14 @@ class Plan:
             "format": FORMAT,
             "tasks": list(spec.tasks),
             "fingerprint": dict(spec.fingerprint),
-            "plan": asdict(self),
+            "plan": {name: value for name, value in asdict(self).items() if name != "python"},
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Episode:
+class Episode:
+    """One successful episode, as samples."""
+
     task: int
     length: int
     failures: int
@@ -136,14 +141,16 @@ def differing(dataset: Dataset, plan: Plan) -> list[str]:
     return [name for name, (there, here) in pairs.items() if there != here]
 
 
-def _run(jobs: Sequence[Job], workers: int) -> list[_Episode]:
+def _run(jobs: Sequence[Job], workers: int) -> list[Episode]:
+    if jobs[0][0].python:
+        from rlvla3.demonstrations.elsewhere import demonstrate_elsewhere
+
+        return demonstrate_elsewhere(_parts(jobs, max(workers, 1)), max(workers, 1))
     if workers == 0:
         try:
             return [_demonstrate(job) for job in jobs]
         finally:
             _close_made()
-    # Runs of neighbouring episodes share a task, so each worker loads few models.
-    share = max(1, min(8, len(jobs) // (2 * workers)))
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(
         workers,
@@ -153,9 +160,8 @@ def _run(jobs: Sequence[Job], workers: int) -> list[_Episode]:
     ) as pool:
         try:
             with _interrupts_wait():
-                parts = [jobs[first : first + share] for first in range(0, len(jobs), share)]
                 # Not ``pool.map``: it cancels what is left, and a pool that breaks trips over that.
-                futures = [pool.submit(_demonstrate_all, part) for part in parts]
+                futures = [pool.submit(demonstrate_all, part) for part in _parts(jobs, workers)]
             return [episode for future in futures for episode in future.result()]
         except BrokenProcessPool as error:
             raise UserError(
@@ -166,6 +172,12 @@ def _run(jobs: Sequence[Job], workers: int) -> list[_Episode]:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # in the middle of its episodes
             raise
+
+
+def _parts(jobs: Sequence[Job], workers: int) -> list[Sequence[Job]]:
+    """Runs of neighbouring episodes, which share a task, so that each worker loads few models."""
+    share = max(1, min(8, len(jobs) // (2 * workers)))
+    return [jobs[first : first + share] for first in range(0, len(jobs), share)]
 
 
 @contextlib.contextmanager
@@ -199,16 +211,21 @@ def _close_made() -> None:
         _made.popitem()[1][0].close()
 
 
-def _demonstrate_all(jobs: Sequence[Job]) -> list[_Episode]:
+def demonstrate_all(jobs: Sequence[Job]) -> list[Episode]:
+    """Do them in this process, one after the other; its env stays for the next ones.
+
+    Raises:
+        UserError: no expert, or an expert that fails five times in a row.
+    """
     return [_demonstrate(job) for job in jobs]
 
 
-def _demonstrate(job: Job) -> _Episode:
+def _demonstrate(job: Job) -> Episode:
     with guarded("simulator.kind", job[0].kind):
         return _demonstrated(job)
 
 
-def _demonstrated(job: Job) -> _Episode:
+def _demonstrated(job: Job) -> Episode:
     plan, task, first = job
     env, expert = _env_and_expert(plan)
     for failures in range(_RETRIES + 1):
@@ -223,7 +240,7 @@ def _demonstrated(job: Job) -> _Episode:
     )
 
 
-def _try(plan: Plan, env: Any, expert: Any, start: Start, failures: int) -> _Episode | None:
+def _try(plan: Plan, env: Any, expert: Any, start: Start, failures: int) -> Episode | None:
     random = np.random.default_rng([plan.seed, start.task, start.state])
     speed = random.uniform(*plan.speed)
     env.reset(start, _OWN_LIMIT)
@@ -248,9 +265,9 @@ def _pack(
     failures: int,
     frames: Sequence[Mapping[str, npt.NDArray[Any]]],
     labels: npt.NDArray[np.float32],
-) -> _Episode:
+) -> Episode:
     at = np.arange(len(frames))[:, None] * plan.stride + np.arange(plan.chunk)
-    return _Episode(
+    return Episode(
         task=task,
         length=len(labels),
         failures=failures,
@@ -260,7 +277,7 @@ def _pack(
     )
 
 
-def _join(episodes: Sequence[_Episode], header: Mapping[str, Any]) -> Dataset:
+def _join(episodes: Sequence[Episode], header: Mapping[str, Any]) -> Dataset:
     counts = [len(episode.actions) for episode in episodes]
     names = episodes[0].observation
     return Dataset(

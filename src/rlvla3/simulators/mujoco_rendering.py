@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,8 +40,8 @@ _PIXEL_SHARE = 0.5
 _log = logging.getLogger("rlvla3")
 _PROBE_TIMEOUT_S = 60.0
 _choice_lock = threading.Lock()
-_tried: set[str] = set()
-"""Back-ends that rendered a frame."""
+_tried: set[tuple[str, str]] = set()
+"""Interpreters and back-ends that rendered a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +63,15 @@ class View:
 # --- GL back-ends ----------------------------------------------------------------------------
 
 
-def choose_backend() -> str:
+def choose_backend(python: str = "") -> str:
     """The GL back-end of this process and of those it starts: the first of EGL and OSMesa that works.
 
     Each is tried in a process of its own (0.5 s): a library that was loaded and failed would spoil
     the next one. The choice is exported as ``MUJOCO_GL``; where that is set already it is
     believed. A controller that calls this before it starts its Simulators spares them the trial.
+
+    Args:
+        python: the interpreter that they are tried with; empty: this one.
 
     Raises:
         UserError: none works, with the packages to install.
@@ -77,30 +81,33 @@ def choose_backend() -> str:
         if wanted and wanted not in BACKENDS:
             raise UserError(f"MUJOCO_GL must be one of {', '.join(BACKENDS)} or unset; it is {wanted!r}")
         if not wanted:
-            wanted = os.environ["MUJOCO_GL"] = _first_working()
+            wanted = os.environ["MUJOCO_GL"] = _first_working(python)
         return wanted
 
 
-def require_backend() -> None:
+def require_backend(python: str = "") -> None:
     """Make sure that the Simulators to come can render: `choose_backend`, and a trial of what the
     environment asks for.
+
+    Args:
+        python: the interpreter that will run them; empty: this one.
 
     Raises:
         UserError: no back-end works, or not the one asked for.
     """
     asked = "MUJOCO_GL" in os.environ
-    backend = choose_backend()
-    if asked and backend not in _tried:
-        result = _probe(backend, _PROBE_TIMEOUT_S)
+    backend = choose_backend(python)
+    if asked and (python, backend) not in _tried:
+        result = _probe(backend, _PROBE_TIMEOUT_S, python)
         if not result.startswith("works"):
             raise UserError(f"MUJOCO_GL={backend} {result}, or unset it to try the other back-end")
-    _tried.add(backend)
+    _tried.add((python, backend))
 
 
-def _first_working() -> str:
+def _first_working(python: str) -> str:
     failures: list[str] = []
     for backend in BACKENDS:
-        result = _probe(backend, _PROBE_TIMEOUT_S)
+        result = _probe(backend, _PROBE_TIMEOUT_S, python)
         if result.startswith("works"):
             if failures:
                 _log.warning("rendering with %s, because %s", backend, failures[0])
@@ -146,20 +153,20 @@ sys.stdout.write(name)
 """
 
 
-def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S) -> dict[str, str]:
-    """Render one frame with every back-end, each in a process of its own.
+def gl_backends(timeout_s: float = _PROBE_TIMEOUT_S, python: str = "") -> dict[str, str]:
+    """Render one frame with every back-end, each in a process of its own (of ``python``; empty: of this one).
 
     Returns:
         for each back-end ``"works: <renderer>"`` or ``"fails: <reason>; apt-get install <package>"``.
     """
-    return {backend: _probe(backend, timeout_s) for backend in BACKENDS}
+    return {backend: _probe(backend, timeout_s, python) for backend in BACKENDS}
 
 
-def _probe(backend: str, timeout_s: float) -> str:
+def _probe(backend: str, timeout_s: float, python: str = "") -> str:
     env = {k: v for k, v in os.environ.items() if k not in ("PYOPENGL_PLATFORM", "MUJOCO_GL")}
     try:
         run = subprocess.run(
-            [sys.executable, "-c", _PROBE.format(backend=backend)],
+            [python or sys.executable, "-c", _PROBE.format(backend=backend)],
             env=env,
             capture_output=True,
             text=True,
@@ -186,6 +193,7 @@ class _Contexts:
 
     gl: Any = None
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    users: Counter[tuple[Any, ...]] = field(default_factory=Counter)
 
     def take(self, key: tuple[Any, ...], model: Callable[[], Any], size: int) -> Any:
         """The context of ``key``, uploaded from ``model()`` at its first use (0.1-0.3 s)."""
@@ -200,12 +208,22 @@ class _Contexts:
             upload = model()
             upload.vis.global_.offwidth = upload.vis.global_.offheight = size
             self.made[key] = mujoco.MjrContext(upload, mujoco.mjtFontScale.mjFONTSCALE_50)
+        self.users[key] += 1
         return self.made[key]
+
+    def give(self, key: tuple[Any, ...]) -> None:
+        """One of those that took the context of ``key`` needs it no more."""
+        self.users[key] -= 1
+        if key in self.made and self.users[key] <= 0:
+            self.made.pop(key).free()
+            if not self.made:
+                self.free()
 
     def free(self) -> None:
         for context in self.made.values():
             context.free()
         self.made.clear()
+        self.users.clear()
         if self.gl is not None:
             self.gl.free()
             self.gl = None
@@ -272,10 +290,19 @@ class SceneRenderer:
         tuned: see the module; ``False`` renders the model as it is.
         detailed: keep all triangles (pictures for people).
         name: equal names promise equal meshes and textures, so that contexts can be shared.
+        hidden: geom groups that are not drawn, where a model has its collision shapes in one.
     """
 
     def __init__(
-        self, model: Any, views: Sequence[View], size: int, *, tuned: bool, detailed: bool, name: str
+        self,
+        model: Any,
+        views: Sequence[View],
+        size: int,
+        *,
+        tuned: bool,
+        detailed: bool,
+        name: str,
+        hidden: Sequence[int] = (),
     ) -> None:
         import mujoco
 
@@ -289,12 +316,18 @@ class SceneRenderer:
             model.light_castshadow[:] = 0
             model.mat_reflectance[:] = 0
         self._option = mujoco.MjvOption()
+        for group in hidden:
+            self._option.geomgroup[group] = 0
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 64)
         self._rect = mujoco.MjrRect(0, 0, size, size)
         self._buffer = np.empty((size, size, 3), np.uint8)
         cell_m = 0.0 if detailed or not tuned else self._cell(views, size)
-        key = (name, size, tuned, detailed, round(cell_m, 6))
-        self._context = _thread.contexts.take(key, lambda: self._upload_model(cell_m, detailed), size)
+        self._key = (name, size, tuned, detailed, round(cell_m, 6))
+        self._context = _thread.contexts.take(self._key, lambda: self._upload_model(cell_m, detailed), size)
+
+    def close(self) -> None:
+        """Free what was uploaded for it, unless another renderer shares it: for a model that goes."""
+        _thread.contexts.give(self._key)
 
     def _camera(self, view: View) -> Any:
         camera = self._mujoco.MjvCamera()

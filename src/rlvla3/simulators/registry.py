@@ -7,6 +7,7 @@ from rlvla3.plugins import component
 BUILT_IN = {
     "metaworld": "rlvla3.simulators.metaworld:Metaworld",
     "synthetic": "rlvla3.simulators.synthetic:Synthetic",
+    "robocasa": "rlvla3.simulators.robocasa:Robocasa",
     "gymnasium": "rlvla3.simulators.gymnasium:Gymnasium",
     "maniskill": "rlvla3.simulators.maniskill:Maniskill",
 }

@@ -19,11 +19,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rlvla3.assembly import Part
 from rlvla3.errors import UserError
 from rlvla3.lifetime import die_with
 from rlvla3.messages import Heartbeat, Member, MemberLost
-from rlvla3.runtime.local.parts import build_role
+from rlvla3.runtime.local.simulating import SimulatorPart, build_simulator
 from rlvla3.runtime.local.transport import Assignment, MemberConnection, Shutdown, Telemetry
 from rlvla3.usage import Usage, merged
 
@@ -140,9 +139,25 @@ def _fault(error: BaseException) -> str:
     return f"{first}\n{traceback.format_exc()}"
 
 
+def _role(member: Member, text: str, emit: Any, report: Callable[[str, Mapping[str, float]], None]) -> Role:
+    """The member's role, made from its part; its memories are not for programs that it starts."""
+    if member.startswith("simulator-"):
+        mine = msgspec.json.decode(text, type=SimulatorPart)
+        os.set_inheritable(mine.slab, False)
+        return build_simulator(mine, emit)
+    from rlvla3.assembly import Part
+    from rlvla3.runtime.local.parts import build_role
+
+    part = msgspec.json.decode(text, type=Part)
+    for memory in (part.slab, part.rollout, part.evaluation):
+        os.set_inheritable(memory, False)
+    role: Role = build_role(part, emit, report)
+    return role
+
+
 def main() -> int:
     """Run the member to its end; the exit code is 0 after a regular shutdown."""
-    descriptor, controller = int(sys.argv[2]), int(sys.argv[3])
+    member, descriptor, controller = Member(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     die_with(controller)
     _leave_signals_to_the_controller()
     faulthandler.enable()
@@ -152,17 +167,14 @@ def main() -> int:
     messages = _messages(connection)
     assignment = next(messages)
     assert isinstance(assignment, Assignment)
-    part = msgspec.json.decode(assignment.text, type=Part)
-    for memory in (part.slab, part.rollout, part.evaluation):
-        os.set_inheritable(memory, False)
 
     def report(source: str, values: Mapping[str, float]) -> None:
-        connection.send(Telemetry(member=part.member, source=source, values=dict(values)))
+        connection.send(Telemetry(member=member, source=source, values=dict(values)))
 
     try:
-        role = build_role(part, connection.send, report)
+        role = _role(member, assignment.text, connection.send, report)
         _show_work(role)
-        pulse = _Pulse(part.member, connection.send, role.usages)
+        pulse = _Pulse(member, connection.send, role.usages)
         pulse.start()
         _serve(role, messages)
         pulse.stop()
@@ -172,13 +184,13 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         with contextlib.suppress(OSError):
-            connection.send(MemberLost(member=part.member, reason=str(error), refused=True))
+            connection.send(MemberLost(member=member, reason=str(error), refused=True))
             connection.flush()
         return 1
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            connection.send(MemberLost(member=part.member, reason=_fault(error)))
+            connection.send(MemberLost(member=member, reason=_fault(error)))
             connection.flush()
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Builds a member's role from its part, in the member's own process."""
+"""Builds a Generator or a Trainer from its part, in the member's own process."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,18 +9,16 @@ import numpy.typing as npt
 from rlvla3.assembly import Assembly, Part
 from rlvla3.config import Config
 from rlvla3.devices import card_of, resolve_device
+from rlvla3.elsewhere import asking
 from rlvla3.learner.api import Learner
 from rlvla3.learner.registry import LearnerContext, learner_class
 from rlvla3.messages import Channel, Version
 from rlvla3.policies.api import PolicyModel
 from rlvla3.roles.generator import GeneratorRole
 from rlvla3.roles.lane import Emit
-from rlvla3.roles.lane_slots import SlotPlan
-from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.roles.trainer import TrainerRole
 from rlvla3.runtime.payloads import map_slab
 from rlvla3.runtime.weights import WeightBuffers
-from rlvla3.simulators.egl_devices import choose, render_on
 
 Report = Callable[[str, Mapping[str, float]], None]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -51,29 +49,10 @@ class SharedWeights:
 
 def build_role(part: Part, emit: Emit, report: Report) -> Any:
     """The role that ``part`` names."""
+    asking.remember(part.asked)
     assembly = Assembly(Config.model_validate_json(part.config), training=part.training)
-    builders = {"simulator": _simulator, "generator": _generator, "trainer": _trainer}
+    builders = {"generator": _generator, "trainer": _trainer}
     return builders[part.role](part, assembly, emit, report)
-
-
-def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> SimulatorRole:
-    lanes, together = assembly.config.simulator.lanes, assembly.topology.together
-    mine = [s for s in assembly.topology.slots if s.member == part.member]
-    plans = [
-        SlotPlan(slot=s.slot, envs=s.envs, lane=(s.stage if together else i) % lanes, batch=s.stage)
-        for i, s in enumerate(mine)
-    ]
-    if assembly.spec.needs_gl:
-        number = assembly.topology.simulators.index(part.member)
-        render_on(choose(number, assembly.config.simulator.render_devices))
-    return SimulatorRole(
-        member=part.member,
-        simulator=assembly.simulator,
-        slots=plans,
-        slab=map_slab(part.slab, assembly.layout),
-        emit=emit,
-        round_s=assembly.config.simulator.round_ms / 1000,
-    )
 
 
 def _generator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> GeneratorRole:

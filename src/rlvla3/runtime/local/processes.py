@@ -5,12 +5,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from rlvla3.elsewhere import interpreter
 from rlvla3.messages import Member
 from rlvla3.runtime.local.transport import ControllerConnection
 
@@ -24,10 +24,13 @@ _POLL_S = 0.005
 class Process:
     """One life of a member."""
 
-    def __init__(self, member: Member, log: Path, inherited: Sequence[int], threads: int) -> None:
+    def __init__(
+        self, member: Member, log: Path, inherited: Sequence[int], threads: int, python: str = ""
+    ) -> None:
         """Start the member; ``inherited`` descriptors keep their numbers in it.
 
-        It gets a session of its own, so that Ctrl-C reaches the controller only.
+        It gets a session of its own, so that Ctrl-C reaches the controller only. ``python``: the
+        interpreter of another environment that runs it; empty: this one.
 
         Raises:
             OSError: the machine has no room for another process.
@@ -35,14 +38,16 @@ class Process:
         self.member = member
         self.log = log
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        environment = _KEEP_MEMORY | os.environ | dict.fromkeys(_ONE_THREAD, str(threads))
+        environment = (
+            _KEEP_MEMORY | interpreter.environment(python) | dict.fromkeys(_ONE_THREAD, str(threads))
+        )
         environment["PYTHONUNBUFFERED"] = "1"
-        module = "rlvla3.runtime.local.member"
+        module, numbers = "rlvla3.runtime.local.member", (str(theirs.fileno()), str(os.getpid()))
         try:
             with _opened(log) as output, theirs:
                 self._log_start = output.seek(0, os.SEEK_END)
                 self._popen = subprocess.Popen(
-                    [sys.executable, "-m", module, member, str(theirs.fileno()), str(os.getpid())],
+                    interpreter.command(python, module, member, *numbers),
                     pass_fds=(theirs.fileno(), *inherited),
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -20,6 +20,7 @@ import msgspec
 from rlvla3.assembly import Assembly, Part
 from rlvla3.core.engine import Engine
 from rlvla3.core.health import Up
+from rlvla3.elsewhere import asking
 from rlvla3.errors import UserError, too_many_files
 from rlvla3.learner import checkpoint
 from rlvla3.messages import (
@@ -41,6 +42,7 @@ from rlvla3.runtime.local.clock import Clock
 from rlvla3.runtime.local.meeting import meeting_place
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.signals import waking_signals
+from rlvla3.runtime.local.simulating import simulator_part
 from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
@@ -323,16 +325,35 @@ class LocalRuntime:
     def _spawn(self, member: Member) -> None:
         config = self._assembly.config
         role = member.rpartition("-")[0]
+        simulates = role == "simulator"
+        part = simulator_part(self._assembly, member, self._memory[0]) if simulates else self._part(member)
+        memory = self._memory[:1] if simulates else self._memory
+        threads = {"generator": config.generator.threads, "trainer": config.trainer.threads}.get(role, 1)
+        log = self._folder / "logs" / f"{member}.log"
+        try:
+            process = Process(member, log, memory, threads, config.simulator.python if simulates else "")
+        except OSError as error:
+            line = too_many_files(error)
+            reason = line or f"its process cannot be started: {error.strerror}"
+            self._events.append(MemberLost(member=member, reason=reason, refused=bool(line)))
+            return
+        self._processes[member] = process
+        self._sockets.add(process)
+        self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
+
+    def _part(self, member: Member) -> Part:
+        """The part of a Generator or of a member of the Trainer."""
         slab, rollout, evaluation = self._memory
         trainers = self._assembly.settings.topology.trainers
-        trains = role == "trainer"
-        part = Part(
-            role=role,  # type: ignore[arg-type]
+        trains = member in trainers
+        return Part(
+            role="trainer" if trains else "generator",
             member=member,
             rank=trainers.index(member) if trains else 0,
             ranks=len(trainers) if trains else 1,
             store=self._store if trains else "",
-            config=config.model_dump_json(),
+            config=self._assembly.config.model_dump_json(),
+            asked=asking.known(),
             training=self._assembly.training,
             folder=str(self._folder),
             resume=str(self._resume[0]) if self._resume else "",
@@ -342,18 +363,6 @@ class LocalRuntime:
             rollout=rollout,
             evaluation=evaluation,
         )
-        threads = {"generator": config.generator.threads, "trainer": config.trainer.threads}.get(role, 1)
-        log = self._folder / "logs" / f"{member}.log"
-        try:
-            process = Process(member, log, self._memory, threads)
-        except OSError as error:
-            line = too_many_files(error)
-            reason = line or f"its process cannot be started: {error.strerror}"
-            self._events.append(MemberLost(member=member, reason=reason, refused=bool(line)))
-            return
-        self._processes[member] = process
-        self._sockets.add(process)
-        self._send(member, Assignment(text=msgspec.json.encode(part).decode()))
 
     def _replace(self, command: ReplaceMember) -> None:
         """Let a member that hangs show where; then kill, reap and maybe start it anew."""

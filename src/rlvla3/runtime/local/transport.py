@@ -25,7 +25,7 @@ class Telemetry(Record, frozen=True, kw_only=True):
 
 
 class Assignment(Record, frozen=True, kw_only=True):
-    """The first message to a member: its part, as JSON text of ``assembly.Part``."""
+    """The first message to a member: its part, as JSON text of ``assembly.Part`` or ``SimulatorPart``."""
 
     text: str
 

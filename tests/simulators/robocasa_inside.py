@@ -1,0 +1,182 @@
+"""RoboCasa's adapter, in the environment that has RoboCasa; ``test_robocasa.py`` runs it there.
+
+``$ROBOCASA_ASSETS_PATH`` is the kitchen of ``robocasa_kitchen.py``.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlvla3.errors import UserError
+from rlvla3.messages import Start
+from rlvla3.simulators import robocasa, robocasa_package
+from rlvla3.simulators.chunking import SerialBatch, chunk_step
+from rlvla3.simulators.robocasa import Robocasa, RobocasaEnv, RobocasaSettings
+
+pytestmark = pytest.mark.robocasa
+
+KITCHEN = {"kitchens": {"train": [[1, 1]], "held_out": [[1, 1]], "demonstration": [[1, 1]]}}
+START = Start(task=0, split="train", state=0)
+STILL = np.zeros(12, np.float32)
+STILL[11] = -1.0
+
+
+def adapter(**changes: object) -> Robocasa:
+    return Robocasa(RobocasaSettings.model_validate({**KITCHEN, "image_size": 48, **changes}))
+
+
+@pytest.fixture
+def env() -> Iterator[RobocasaEnv]:
+    made = adapter(instruction_size=64).make()
+    made.reset(START, 0)
+    yield made
+    made.close()
+
+
+def pull(env: RobocasaEnv, share: float) -> None:
+    """Open the drawer so far: 1 is what counts as open."""
+    drawer = env._inner.drawer
+    (joint,) = drawer.door_joint_names
+    env._inner.sim.data.set_joint_qpos(joint, -share * 0.55 * drawer.size[1])
+
+
+def test_the_action_is_in_the_order_that_is_documented(env: RobocasaEnv) -> None:
+    (robot,) = env._inner.robots
+    parts = robot.composite_controller._action_split_indexes
+    assert dict(parts) == {"right": (0, 6), "right_gripper": (6, 7), "base": (7, 10), "torso": (10, 11)}
+    assert env._inner.action_spec[0].shape == (12,)
+
+
+def act(env: RobocasaEnv, index: int, value: float, steps: int = 10) -> dict[str, np.ndarray]:
+    """What changes of the robot's state under one action."""
+    before = {name: np.array(array) for name, array in env._raw.items()}
+    action = STILL.copy()
+    action[index] = value
+    for _ in range(steps):
+        env.step(action)
+    return {name: np.asarray(env._raw[name]) - array for name, array in before.items()}
+
+
+def test_arm_gripper_and_base_move_as_documented(env: RobocasaEnv) -> None:
+    assert act(env, 2, 1.0)["robot0_base_to_eef_pos"][2] > 0.02, "the hand goes up"
+    opened = act(env, 6, -1.0)["robot0_gripper_qpos"][0]
+    assert act(env, 6, 1.0)["robot0_gripper_qpos"][0] < opened - 0.01, "a positive number closes"
+    driving = STILL.copy()
+    driving[7], driving[11] = -1.0, 1.0
+    before = env._raw["robot0_base_pos"].copy()
+    for _ in range(10):
+        env.step(driving)
+    moved = np.linalg.norm(env._raw["robot0_base_pos"] - before)
+    assert moved > 0.02, "the base moves in its mode"
+
+
+def test_observations(env: RobocasaEnv) -> None:
+    observation = env.observe()
+    assert observation["proprioception"].shape == (16,)
+    parts = [env._raw[f"robot0_{name}"] for name in robocasa.STATES[16]]
+    np.testing.assert_array_equal(observation["proprioception"], np.concatenate(parts).astype(np.float32))
+    text = bytes(observation["instruction"]).rstrip(b"\0").decode()
+    assert text == env.instruction
+    assert text in ("Open the left drawer.", "Open the right drawer.")
+    for name in ("image", "image_2", "image_3"):
+        image = observation[name]
+        assert image.shape == (48, 48, 3) and image.dtype == np.uint8
+        assert image.std() > 5, f"{name} shows nothing"
+    assert not np.array_equal(observation["image"], observation["image_2"])
+    assert env.picture().shape == (256, 256, 3)
+
+
+def test_the_longer_state_and_the_instruction_that_does_not_fit() -> None:
+    env = adapter(state=25, instruction_size=5).make()
+    env.reset(START, 0)
+    with pytest.raises(UserError, match="instruction_size = 5 is too small for 'Open the"):
+        env.observe()
+    env.close()
+    env = adapter(state=25).make()
+    env.reset(START, 0)
+    state = env.observe()["proprioception"]
+    assert state.shape == (25,)
+    np.testing.assert_array_equal(state[11:14], env._raw["robot0_base_to_eef_pos"].astype(np.float32))
+    env.close()
+
+
+def test_pictures_are_upright_and_as_robosuite_draws_them() -> None:
+    """Robosuite's frames are upside down, and RoboCasa turns them over; so ours must equal that."""
+    env = adapter(rendering="stock", image_size=64).make()
+    env.reset(START, 0)
+    ours = env.observe()
+    from robosuite.utils.binding_utils import MjRenderContextOffscreen
+
+    sim = env._inner.sim
+    context = MjRenderContextOffscreen(sim, device_id=-1)
+    context.vopt.geomgroup[0] = 0
+    for name, camera in (("image", "left"), ("image_2", "right"), ("image_3", "wrist")):
+        theirs = sim.render(camera_name=robocasa.CAMERAS[camera], width=64, height=64)[::-1]
+        difference = np.abs(ours[name].astype(int) - theirs.astype(int))
+        assert (difference.max(-1) > 24).mean() < 0.02, name
+        upside_down = np.abs(ours[name].astype(int) - theirs[::-1].astype(int))
+        assert (upside_down.max(-1) > 24).mean() > 0.2, name
+    env.close()
+
+
+def test_an_open_drawer_is_a_success_and_ends_the_episode_once() -> None:
+    env = adapter(reward="success").make()
+    batch = SerialBatch([env])
+    batch.reset(0, START, 0)
+    actions = np.tile(STILL, (1, 5, 1))
+    [result] = chunk_step(batch, [0], actions)
+    assert (result.success, result.terminated, result.sub_steps) == (False, False, 5)
+    assert sum(result.reward) == 0
+    pull(env, 0.8)
+    [result] = chunk_step(batch, [0], actions)
+    assert not result.success, "not open enough"
+    pull(env, 1.2)
+    [result] = chunk_step(batch, [0], actions)
+    assert (result.success, result.terminated, result.truncated) == (True, True, False)
+    assert (result.sub_steps, sum(result.reward)) == (1, 1.0)
+    env.close()
+
+
+def test_the_own_step_limit_is_robocasas(env: RobocasaEnv) -> None:
+    assert env._limit == robocasa_package.own_step_limit("OpenDrawer") == 750
+    assert robocasa_package.own_step_limit("NavigateKitchen") != 750
+
+
+def test_a_kitchen_that_needs_a_missing_file_names_it_and_the_command() -> None:
+    env = adapter(kitchens={**KITCHEN["kitchens"], "train": [[1, 2]]}).make
+    with pytest.raises(UserError) as refusal:
+        env().reset(START, 0)
+    line = str(refusal.value)
+    assert "there is no file /" in line and "style002.yaml" in line
+    assert f"{sys.executable} -m robocasa.scripts.download_assets_cli" in line
+
+
+def test_tasks_and_assets_are_looked_for_without_importing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'OpenDrawr' is not a task of RoboCasa; did you mean OpenDrawer"):
+        _ = adapter(tasks=["OpenDrawr"]).spec
+    with pytest.raises(UserError, match=r"there are no textures and no objects in .*; get RoboCasa's assets"):
+        _ = adapter(assets=str(tmp_path)).spec
+    assert len(robocasa_package.task_names()) > 300
+
+
+def test_other_assets_in_the_same_process_are_refused(env: RobocasaEnv, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this process uses RoboCasa with"):
+        adapter(assets=str(tmp_path)).make()
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def test_memory_is_flat_over_resets_with_pictures(env: RobocasaEnv) -> None:
+    sizes = []
+    for state in range(12):
+        env.reset(Start(task=0, split="train", state=state % 3), 0)
+        env.observe()
+        sizes.append(resident_mb())
+    slope = np.polyfit(np.arange(8), sizes[4:], 1)[0]
+    assert slope < 3.0, f"{slope:.1f} MB for each reset: {sizes}"

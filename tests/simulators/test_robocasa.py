@@ -1,0 +1,90 @@
+"""RoboCasa through its own environment, in a kitchen made here.
+
+``$RLVLA3_ROBOCASA_PYTHON`` names the environment's interpreter; else ``.venv-robocasa/bin/python``.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from live import TESTS, Run, values
+
+from rlvla3.assembly import Assembly
+from rlvla3.config import Config, load_config
+from rlvla3.errors import UserError
+
+ROOT = TESTS.parent
+PYTHON = Path(os.environ.get("RLVLA3_ROBOCASA_PYTHON", ROOT / ".venv-robocasa" / "bin" / "python"))
+REASON = f"there is no RoboCasa environment ({PYTHON}); make it with .ci/robocasa-environment"
+HERE = Path(__file__).parent
+
+pytestmark = [
+    pytest.mark.robocasa,
+    pytest.mark.live,
+    pytest.mark.skipif(not PYTHON.exists(), reason=REASON),
+]
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("robocasa") / "assets"
+    subprocess.run([PYTHON, HERE / "robocasa_kitchen.py", folder], check=True)
+    return folder
+
+
+def suite(kitchen: Path, *arguments: str) -> None:
+    """Run tests with the environment's interpreter; the tree's sources are what it imports."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "ROBOCASA_ASSETS_PATH": str(kitchen)}
+    command = [str(PYTHON), "-m", "pytest", "-p", "no:xdist", "-m", "robocasa", *arguments]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
+    assert " passed" in run.stdout and " skipped" not in run.stdout, run.stdout
+
+
+def test_the_adapter(kitchen: Path) -> None:
+    suite(kitchen, str(HERE / "robocasa_inside.py"))
+
+
+def test_the_conformance_suite(kitchen: Path) -> None:
+    suite(kitchen, str(HERE / "test_conformance.py"))
+
+
+def options(kitchen: Path) -> dict:
+    pairs = [[1, 1]]
+    return {
+        "assets": str(kitchen),
+        "image_size": 32,
+        "kitchens": {"train": pairs, "held_out": pairs, "demonstration": pairs},
+        "step_limits": 6,
+    }
+
+
+def test_a_run_trains_on_it_from_an_environment_without_it(kitchen: Path, tmp_path: Path) -> None:
+    changes = {
+        "simulator": {
+            "kind": "robocasa",
+            "python": str(PYTHON),
+            "options": options(kitchen),
+            "members": 1,
+            "envs": 1,
+            "slots": 1,
+            "lanes": 1,
+        },
+        "trainer": {"batch": 2, "micro_batch": 1, "updates": 2},
+    }
+    run = Run(tmp_path, values(changes)).go(limit_s=400).trained(2)
+    assert run.watcher.lost == []
+    assert run.engine.statistics.sub_steps >= 4 * 6
+
+
+def test_a_check_says_what_is_missing(kitchen: Path, tmp_path: Path) -> None:
+    simulator = {"kind": "robocasa", "python": str(PYTHON), "options": {"assets": str(tmp_path)}}
+    assembly = Assembly(Config.model_validate(values({"simulator": simulator})))
+    with pytest.raises(UserError) as refusal:
+        _ = assembly.spec
+    line = str(refusal.value)
+    assert f"there are no textures and no objects in {tmp_path}" in line
+    assert f"{PYTHON} -m robocasa.scripts.download_assets_cli" in line
+    with pytest.raises(UserError, match=r"kitchens.train: .*got none"):
+        load_config("schedule-benchmark", ["simulator.kind=robocasa", "simulator.options.kitchens.train=[]"])
