@@ -57,8 +57,13 @@ class Lane(threading.Thread):
         emit: Emit,
         ready: threading.Semaphore,
         round_s: float = 0.0,
+        replan: int = 0,
     ) -> None:
-        """``round_s``: waits end at multiples of this, several together; 0: each when it is over."""
+        """Make a lane.
+
+        ``round_s``: waits end at multiples of this, several together; 0: each when it is over.
+        ``replan``: sub-steps executed of each chunk; 0: all.
+        """
         super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
         self._member = member
         self._simulator = simulator
@@ -67,6 +72,7 @@ class Lane(threading.Thread):
         self._emit = emit
         self._ready = ready
         self._round_s = round_s
+        self._executed = replan or None
         self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
@@ -270,7 +276,7 @@ class Lane(threading.Thread):
         flights = [slot.flights[i] for i in slot.asked]
         places = [(f.credit.row, self._place(f)) for f in flights]
         self._check_stamps(flights, places)
-        actions = gather(self._slab["record.action"], places)
+        actions = gather(self._slab["record.action"], places)[:, : self._executed]
         slot.stepping = True
         steps = chunk_steps(slot.batch, slot.asked, actions, self._filming(slot))
         self._advance(slot, Chunk(steps=steps, places=places))
@@ -289,7 +295,7 @@ class Lane(threading.Thread):
         slot.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
         for place, result in zip(chunk.places, results, strict=True):
-            reward[place] = result.reward
+            reward[(*place, slice(len(result.reward)))] = result.reward
             sub_steps[place] = result.sub_steps
         going = self._finish(slot, results)
         self._render(slot, going)

@@ -34,8 +34,9 @@ class SimulatorSpec:
     """Whether MuJoCo renders its frames: a GL back-end is tried before anything starts."""
     endless: bool = False
     """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
-    exact_resets: bool = True
-    """Whether equal starts give bit-identical episodes; else nothing is evaluated or compared in groups."""
+    exact_with: str = ""
+    """``option=value`` with which equal starts would give bit-identical episodes; empty: they do. Without
+    that nothing is evaluated or compared in groups."""
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""

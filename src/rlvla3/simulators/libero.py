@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
-from rlvla3.simulators.libero_expert import PickAndPlace, picked_and_placed
+from rlvla3.simulators.libero_expert import PickAndPlace, is_picked_and_placed
 from rlvla3.simulators.libero_protocols import protocols
 from rlvla3.simulators.libero_scene import Scene
 from rlvla3.simulators.libero_source import Folders, find_folders
@@ -199,6 +199,11 @@ class LiberoEnv:
         return self._scene
 
     @property
+    def steps(self) -> int:
+        """Sub-steps of the present episode."""
+        return self._steps
+
+    @property
     def privileged(self) -> npt.NDArray[np.float64]:
         """Positions of all joints and objects, float64 [nq]; for experts and tests."""
         return np.array(self.scene.data.qpos)
@@ -329,7 +334,7 @@ class Libero:
                 "mujoco": _version_of("mujoco"),
             },
             needs_gl=True,
-            exact_resets=s.hard_reset,
+            exact_with="" if s.hard_reset else "hard_reset=true",
         )
 
     def make(self) -> LiberoEnv:
@@ -353,7 +358,7 @@ class Libero:
             LookupError: a task is of another kind, with the way to give demonstrations instead.
         """
         for task in self._settings.names:
-            if picked_and_placed(task) is None:
+            if not is_picked_and_placed(task):
                 raise LookupError(
                     f"simulator libero has no expert for {task} and no demonstrations; use tasks that pick "
                     "up the black bowl (libero_spatial), or begin from trained weights (weights=FOLDER)"

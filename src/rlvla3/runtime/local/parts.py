@@ -66,6 +66,7 @@ def _simulator(part: Part, assembly: Assembly, emit: Emit, report: Report) -> Si
         slab=map_slab(part.slab, assembly.layout),
         emit=emit,
         round_s=assembly.config.simulator.round_ms / 1000,
+        replan=0 if part.training else assembly.config.evaluation.replan,
     )
 
 
