@@ -55,7 +55,7 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu)'
+	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or libero or gpu)'
 
 test-live: install
 	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu)'

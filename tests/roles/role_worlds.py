@@ -50,7 +50,9 @@ def delay(**settings) -> Synthetic:
 class Driven:
     """A Simulator role with everything it emitted, in order."""
 
-    def __init__(self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0) -> None:
+    def __init__(
+        self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0, replan=0
+    ) -> None:
         spec = simulator.spec
         record = [FieldSpec(name="action", shape=(chunk, spec.action_dim), dtype="float32")]
         self.slab = slab_of(spec.observation, record, rows, chunks, chunk)
@@ -65,6 +67,7 @@ class Driven:
             slab=self.slab,
             emit=self._emit,
             round_s=round_s,
+            replan=replan,
         )
 
     def _emit(self, *events) -> None:

@@ -1,6 +1,7 @@
 """What every simulator adapter must keep; run over all of them."""
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 
@@ -17,12 +18,23 @@ ADAPTERS = {
     "reach": ("synthetic", {"task": "reach"}),
     "pendulum": ("gymnasium", {"env_id": "Pendulum-v1"}),
     "metaworld": ("metaworld", {"image_size": 32}),
+    "libero": ("libero", {"tasks": [0, 4], "image_size": 32}),
 }
+
+
+def needing(package, extra):
+    """Marks of a simulator that is skipped where it is not installed."""
+    missing = importlib.util.find_spec(package) is None
+    reason = f"{package} is not installed: pip install 'rlvla3[{extra}]'"
+    return (getattr(pytest.mark, extra), pytest.mark.skipif(missing, reason=reason))
+
+
 PARAMETERS = [
     "delay",
     "reach",
     pytest.param("pendulum", marks=pytest.mark.metaworld),
     pytest.param("metaworld", marks=pytest.mark.metaworld),
+    pytest.param("libero", marks=needing("libero", "libero")),
 ]
 
 

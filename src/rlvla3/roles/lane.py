@@ -73,6 +73,7 @@ class Lane(threading.Thread):
         self._ready = ready
         self._round_s = round_s
         self._executed = replan or None
+        self._unexecuted = [0.0] * (slab["reward"].shape[2] - replan) if replan else []
         self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
         self._slots: dict[Slot, LaneSlot] = {}
         self._chunks = slab["stamp"].shape[1]
@@ -295,7 +296,7 @@ class Lane(threading.Thread):
         slot.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
         for place, result in zip(chunk.places, results, strict=True):
-            reward[(*place, slice(len(result.reward)))] = result.reward
+            reward[place] = result.reward + self._unexecuted
             sub_steps[place] = result.sub_steps
         going = self._finish(slot, results)
         self._render(slot, going)

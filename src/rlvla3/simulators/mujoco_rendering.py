@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.errors import UserError
-from rlvla3.simulators.mujoco_textures import shrink_textures
+from rlvla3.simulators.mujoco_uploads import merge_vertices, shrink_textures
 
 BACKENDS = ("egl", "osmesa")
 """GL back-ends in the order they are tried."""
@@ -238,48 +238,6 @@ def free_thread() -> None:
 def free_name(name: str) -> None:
     """Free what the calling thread uploaded under a renderer's ``name``; these must not be used again."""
     _thread.contexts.free_name(name)
-
-
-# --- meshes ----------------------------------------------------------------------------------
-
-
-def merge_vertices(model: Any, cell_m: float) -> Any:
-    """A copy of ``model`` whose meshes have vertices merged on a grid of ``cell_m`` metres.
-
-    Faces that collapse or coincide are dropped. Only for uploading to GL: collision data of the
-    copy is inconsistent.
-    """
-    model = copy.copy(model)
-    for mesh in range(model.nmesh):
-        _merge_mesh(model, mesh, cell_m)
-    return model
-
-
-def _merge_mesh(model: Any, mesh: int, cell_m: float) -> None:
-    vertices = slice(model.mesh_vertadr[mesh], model.mesh_vertadr[mesh] + model.mesh_vertnum[mesh])
-    first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
-    cells = np.round(model.mesh_vert[vertices] / cell_m).astype(np.int64)
-    _, kept_vertex, cell_of = np.unique(_packed(cells), return_index=True, return_inverse=True)
-    faces = kept_vertex[cell_of.ravel()][model.mesh_face[first : first + count]]
-    corners = np.sort(faces, axis=1)
-    _, unique = np.unique(_packed(corners), return_index=True)
-    unique.sort()
-    kept = unique[(corners[unique, 0] != corners[unique, 1]) & (corners[unique, 1] != corners[unique, 2])]
-    if len(kept) < 4:
-        return
-    end = first + len(kept)
-    model.mesh_face[first:end] = faces[kept]
-    for corner_index in (model.mesh_facenormal, model.mesh_facetexcoord):
-        corner_index[first:end] = corner_index[first : first + count][kept]
-    model.mesh_facenum[mesh] = len(kept)
-
-
-def _packed(triples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Triples [n, 3] as numbers [n] in the same order: sorting these is ten times faster."""
-    small = triples.astype(np.int64) - triples.min(axis=0, initial=0)
-    first, second, third = small.T
-    packed: npt.NDArray[np.int64] = (first << 42) | (second << 21) | third
-    return packed
 
 
 # --- the renderer of one model ---------------------------------------------------------------
