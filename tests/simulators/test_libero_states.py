@@ -92,7 +92,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 def test_arrays_are_not_allocated_by_what_a_file_says(tmp_path: Path) -> None:
     """An array class that a pickle calls with a shape of its own would take all memory."""
-    call = b"\x80\x02cnumpy\nndarray\n(J\xff\xff\xff\x7f\x85\x85R."
+    call = b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85\x85R."
     path = tmp_path / "task.pruned_init"
     path.write_bytes(call)
     with pytest.raises(UserError, match="cannot be read as initial states"):

@@ -209,10 +209,11 @@ class LiberoEnv:
         return np.array(self.scene.data.qpos)
 
     def warm_up(self) -> None:
-        """Load the first task and let numba compile robosuite's controllers, 5 to 25 s where it never did,
-        while nobody waits for a step."""
+        """Load and draw the first task, and let numba compile robosuite's controllers, 5 to 25 s where it
+        never did, while nobody waits for a step."""
         self._switch(self._settings.names[0])
         self.scene.reset(self._settings.seed, None, settle_steps=1)
+        self.observe()
 
     def reset(self, start: Start, step_limit: int) -> None:
         """Go to initial state ``start``; ``step_limit`` 0 means the suite's.
