@@ -9,7 +9,7 @@ from rlvla3.algorithms.api import Algorithm, Groups
 from rlvla3.algorithms.own import Own
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
-from rlvla3.config_training import check_groups, check_learning, check_together, task_settings
+from rlvla3.config_training import check_exact, check_groups, check_learning, check_together, task_settings
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
@@ -286,6 +286,10 @@ class Assembly:
         config, trainer = self.config, self.config.trainer
         groups = self.groups
         check_groups(config, groups)
+        if groups.size > 1:
+            check_exact("algorithm.kind", config.algorithm.kind, self.spec.exact_with)
+        if config.schedule.deterministic:
+            check_exact("schedule.deterministic", "true", self.spec.exact_with)
         check_learning(config, self.algorithm.needs)
         check_together(config, self.spec)
         deterministic = config.schedule.deterministic
@@ -322,6 +326,8 @@ class Assembly:
                 f"evaluation.step_limit = {config.step_limit}: these tasks have no end of their own; "
                 "set simulator.options.step_limits and evaluation.step_limit: task"
             )
+        if wanted:
+            check_exact("evaluation.episodes", config.episodes, self.spec.exact_with)
         limits = self._evaluation_limits()
         starts = tuple(
             EvaluationStart(

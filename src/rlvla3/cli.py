@@ -124,13 +124,16 @@ def evaluate(
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
+    protocol: Annotated[
+        str, typer.Option(help="Evaluate by a published protocol of the simulator, such as openpi.")
+    ] = "",
     allow_code: AllowCode = False,
     json: Json = None,
 ) -> None:
     """Measure a policy's success on fixed held-out initial states."""
     from rlvla3.commands import evaluating
 
-    evaluating.command(weights, overrides or [], videos, not newest, json, allow_code)
+    evaluating.command(weights, overrides or [], videos, not newest, json, allow_code, protocol)
 
 
 @app.command()

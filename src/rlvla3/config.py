@@ -88,6 +88,11 @@ class Config(Settings):
                 f"trainer.micro_batch = {self.trainer.micro_batch} is larger than trainer.batch = "
                 f"{self.trainer.batch}; use at most {self.trainer.batch}"
             )
+        if self.evaluation.replan > self.simulator.chunk:
+            raise ValueError(
+                f"evaluation.replan = {self.evaluation.replan} is more than simulator.chunk = "
+                f"{self.simulator.chunk}, the actions of one inference; use at most {self.simulator.chunk}"
+            )
         self._check_pins()
         self._check_quota()
         self._check_demonstrations()

@@ -359,6 +359,8 @@ class EvaluationConfig(Settings):
     """Whether training begins with an evaluation."""
     episodes: int = Field(default=10, ge=1, le=_MOST_EPISODES)
     """Episodes of each task."""
+    replan: int = Field(default=0, ge=0)
+    """Sub-steps executed of each action chunk by ``rlvla3 eval``; 0: all of them, as in training."""
     max_envs: int = Field(default=0, ge=0)
     """Envs that evaluate at the same time while rollouts go on; 0: half of them."""
     step_limit: Literal["task", "none"] | tuple[int, ...] = "task"

@@ -47,6 +47,19 @@ def _index(name: str, names: Sequence[str]) -> int:
     raise UserError(f"tasks.list: {name!r} is no task of this simulator; {hint}tasks: {', '.join(names)}")
 
 
+def check_exact(field: str, value: object, exact_with: str) -> None:
+    """Make sure that equal starts give equal episodes, where ``field`` needs it.
+
+    Raises:
+        UserError: they do not; ``exact_with``: with which option they would.
+    """
+    if exact_with:
+        raise UserError(
+            f"{field} = {value}: needs equal starts to give equal episodes, and these resets are not exact; "
+            f"use simulator.options.{exact_with}"
+        )
+
+
 def check_groups(config: Config, groups: Groups) -> None:
     """Make sure that groups can be trained whole.
 

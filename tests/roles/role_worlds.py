@@ -51,7 +51,16 @@ class Driven:
     """A Simulator role with everything it emitted, in order."""
 
     def __init__(
-        self, simulator, slots=((0, 1),), lanes=1, rows=8, chunks=3, chunk=2, round_s=0.0, batches=None
+        self,
+        simulator,
+        slots=((0, 1),),
+        lanes=1,
+        rows=8,
+        chunks=3,
+        chunk=2,
+        round_s=0.0,
+        replan=0,
+        batches=None,
     ) -> None:
         """``batches``: number of each slot's env batch; one for all of them by default."""
         spec = simulator.spec
@@ -71,6 +80,7 @@ class Driven:
             slab=self.slab,
             emit=self._emit,
             round_s=round_s,
+            replan=replan,
         )
 
     def _emit(self, *events) -> None:

@@ -331,6 +331,18 @@ def test_evaluation_wraps_around_its_row() -> None:
         assert (driver.slab["stamp"][0] == UNWRITTEN).all(), "no other row is touched"
 
 
+def test_only_the_first_actions_of_a_chunk_are_executed_where_it_is_replanned() -> None:
+    with driven(delay(constant_reward=1.0), chunk=5, replan=2) as driver:
+        driver.begin(credit(channel="evaluation", step_limit=3))
+        driver.answer(driver.event(ObservationReady))
+        asked = driver.event(ObservationReady)
+        assert driver.slab["sub_steps"][0, 0] == 2
+        assert driver.slab["reward"][0, 0].tolist() == [1, 1, 0, 0, 0]
+        driver.answer(asked)
+        ended = driver.event(TrajectoryReady)
+        assert (ended.sub_steps, ended.chunks, ended.total_reward) == (3, 2, 3.0)
+
+
 def test_evaluation_that_is_cut_needs_no_last_observation() -> None:
     simulator = Gated()
     with driven(simulator, chunks=2) as driver:

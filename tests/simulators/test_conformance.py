@@ -1,6 +1,7 @@
 """Every adapter of this package keeps the rules of ``rlvla3.conformance``; others run them over theirs."""
 
 import dataclasses
+import importlib.util
 
 import pytest
 
@@ -27,7 +28,17 @@ ADAPTERS = {
             "expert": "pusht",
         },
     ),
+    "libero": ("libero", {"tasks": [0, 4], "image_size": 32}),
 }
+
+
+def needing(package, extra):
+    """Marks of a simulator that is skipped where it is not installed."""
+    missing = importlib.util.find_spec(package) is None
+    reason = f"{package} is not installed: pip install 'rlvla3[{extra}]'"
+    return (getattr(pytest.mark, extra), pytest.mark.skipif(missing, reason=reason))
+
+
 PARAMETERS = [
     "delay",
     "reach",
@@ -38,6 +49,7 @@ PARAMETERS = [
     pytest.param("maniskill_state", marks=pytest.mark.maniskill),
     pytest.param("pusht-state", marks=(pytest.mark.pusht, pytest.mark.live)),
     pytest.param("pusht-pixels", marks=(pytest.mark.pusht, pytest.mark.live)),
+    pytest.param("libero", marks=needing("libero", "libero")),
 ]
 PROFILES = {
     "delay": Profile(images=(), seeded=False, deadline_s=2),

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rlvla3.commands.protocols import follow
 from rlvla3.commands.running import evaluate
 from rlvla3.config import Config
 from rlvla3.config_loading import Branch, build, override, parse
@@ -27,9 +28,13 @@ def command(
     averaged: bool,
     json: Path | None,
     allow_code: bool,
+    protocol: str = "",
 ) -> None:
-    """Evaluate with the configuration that the weights were saved with."""
+    """Evaluate with the configuration that the weights were saved with, or what a protocol makes of it."""
     config = saved_config(weights, overrides, allow_code=allow_code)
+    words = ""
+    if protocol:
+        config, words = follow(config, protocol, overrides)
     asked = any(text.replace(" ", "").startswith("evaluation.videos=") for text in overrides)
     if videos is None and asked and config.evaluation.videos:
         raise UserError("evaluation.videos: give the folder to write them to as well, --videos FOLDER")
@@ -43,7 +48,7 @@ def command(
         result = evaluate(
             config, weights, Path(folder), averaged=averaged, videos=str(videos) if videos else ""
         )
-    show(result)
+    show(result, words)
     if json is not None:
         write_figures(json, figures(result))
 
@@ -96,8 +101,8 @@ def figures(result: EvaluationResult) -> list[Row]:
     return rows
 
 
-def show(result: EvaluationResult) -> None:
-    """A table for each task, then the one headline."""
+def show(result: EvaluationResult, protocol: str = "") -> None:
+    """A table for each task, then the one headline, with the protocol that it was measured by."""
     table = Table()
     for title in ("task", "success", "95 % interval", "episodes", "mean sub-steps"):
         table.add_column(title, justify="left" if title == "task" else "right")
@@ -117,5 +122,6 @@ def show(result: EvaluationResult) -> None:
     low, high = result.interval
     typer.echo(
         f"success_rate {result.rate:.1%}, n = {len(result.counted)}, 95 % interval {low:.1%} - {high:.1%}"
-        f"{result.apart}"
+        + result.apart
+        + (f", {protocol}" if protocol else "")
     )

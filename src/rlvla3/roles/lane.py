@@ -57,8 +57,13 @@ class Lane(threading.Thread):
         emit: Emit,
         ready: threading.Semaphore,
         round_s: float = 0.0,
+        replan: int = 0,
     ) -> None:
-        """``round_s``: waits end at multiples of this, several together; 0: each when it is over."""
+        """Make a lane.
+
+        ``round_s``: waits end at multiples of this, several together; 0: each when it is over.
+        ``replan``: sub-steps executed of each chunk; 0: all.
+        """
         super().__init__(name=f"lane-{plans[0].lane}", daemon=True)
         self._member = member
         self._simulator = simulator
@@ -67,6 +72,8 @@ class Lane(threading.Thread):
         self._emit = emit
         self._ready = ready
         self._round_s = round_s
+        self._executed = replan or None
+        self._unexecuted = [0.0] * (slab["reward"].shape[2] - replan) if replan else []
         self._inbox: Inbox[Sequence[tuple[Slot, Any] | None]] = Inbox()
         self._groups: list[Group] = []
         self._slots: dict[Slot, LaneSlot] = {}
@@ -214,9 +221,7 @@ class Lane(threading.Thread):
                     flight.video.add(slot.batch.picture(index))
                 fresh.append(index)
             elif slot.group.together:
-                raise RuntimeError(
-                    f"env {credit.env} cannot wait for a segment: its batch steps as a whole"
-                )
+                raise RuntimeError(f"env {credit.env} cannot wait for a segment: its batch steps as a whole")
             else:
                 self._write(slot, index, slot.kept.pop(index))
         self._render(slot, fresh)
@@ -285,7 +290,7 @@ class Lane(threading.Thread):
         flights = [slot.flights[i] for slot in slots for i in slot.asked]
         places = [(f.credit.row, self._place(f)) for f in flights]
         self._check_stamps(flights, places)
-        actions = gather(self._slab["record.action"], places)
+        actions = gather(self._slab["record.action"], places)[:, : self._executed]
         group.stepping = True
         film = filming(group.batch, dict(zip(indices, flights, strict=True)))
         steps = chunk_steps(group.batch, indices, actions, film)
@@ -305,7 +310,7 @@ class Lane(threading.Thread):
         chunk.group.stepping = False
         reward, sub_steps = self._slab["reward"], self._slab["sub_steps"]
         for place, result in zip(chunk.places, results, strict=True):
-            reward[place] = result.reward
+            reward[place] = result.reward + self._unexecuted
             sub_steps[place] = result.sub_steps
         rest = iter(results)
         for slot in chunk.slots:

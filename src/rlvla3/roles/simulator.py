@@ -36,15 +36,25 @@ class SimulatorRole:
         slab: Slab,
         emit: Emit,
         round_s: float = 0.0,
+        replan: int = 0,
     ) -> None:
-        """``round_s``: see ``Lane``."""
+        """``round_s``, ``replan``: see ``Lane``."""
         self._member = member
         self._emit = emit
         self._lane_of = {plan.slot: plan.lane for plan in slots}
         self._slot_of = {env: plan.slot for plan in slots for env in plan.envs}
         self._ready = threading.Semaphore(0)
         self.lanes = [
-            Lane(member, simulator, [p for p in slots if p.lane == lane], slab, emit, self._ready, round_s)
+            Lane(
+                member,
+                simulator,
+                [p for p in slots if p.lane == lane],
+                slab,
+                emit,
+                self._ready,
+                round_s,
+                replan,
+            )
             for lane in sorted(set(self._lane_of.values()))
         ]
 

@@ -41,6 +41,9 @@ class SimulatorSpec:
     meaning: Meaning | None = None
     """What the fields and the action are, so that policies that expect certain ones can be matched with
     them (``transforms.composing``); None: unknown, only a policy that takes anything can be used."""
+    exact_with: str = ""
+    """``option=value`` with which equal starts would give bit-identical episodes; empty: they do. Without
+    that nothing is evaluated or compared in groups."""
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""

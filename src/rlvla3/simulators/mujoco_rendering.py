@@ -5,8 +5,8 @@ meshes, not on pixels. ``tuned`` rendering therefore
 
 - turns multisampling, shadows and reflections off,
 - leaves out geoms whose bounding sphere is outside the view (the pixels stay bit-identical),
-- uploads meshes whose vertices were merged on a grid of half a pixel's footprint, and coarser
-  primitives, to the GL context only: physics keeps the full model.
+- uploads meshes whose vertices were merged on a grid of half a pixel's footprint, coarser primitives and
+  smaller textures, to the GL context only: physics keeps the full model.
 
 All GL objects belong to the thread that made them; envs of one thread share them.
 """
@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.errors import UserError
+from rlvla3.simulators.mujoco_uploads import merge_vertices, shrink_textures
 
 BACKENDS = ("egl", "osmesa")
 """GL back-ends in the order they are tried."""
@@ -58,6 +59,11 @@ class View:
     """Degrees."""
     turned: bool = False
     """Turn the picture by 180 degrees: the model's camera hangs upside down."""
+    mirrored: bool = False
+    """Exchange left and right, as published pictures of some simulators do."""
+    nearest_m: float = 0.0
+    """Metres to the nearest thing that a camera of the model has to show in detail; 0: found for one that
+    hangs still, all triangles for one that moves."""
 
 
 # --- GL back-ends ----------------------------------------------------------------------------
@@ -243,40 +249,6 @@ def free_thread() -> None:
     _thread.contexts.free()
 
 
-# --- meshes ----------------------------------------------------------------------------------
-
-
-def merge_vertices(model: Any, cell_m: float) -> Any:
-    """A copy of ``model`` whose meshes have vertices merged on a grid of ``cell_m`` metres.
-
-    Faces that collapse or coincide are dropped. Only for uploading to GL: collision data of the
-    copy is inconsistent.
-    """
-    model = copy.copy(model)
-    for mesh in range(model.nmesh):
-        _merge_mesh(model, mesh, cell_m)
-    return model
-
-
-def _merge_mesh(model: Any, mesh: int, cell_m: float) -> None:
-    vertices = slice(model.mesh_vertadr[mesh], model.mesh_vertadr[mesh] + model.mesh_vertnum[mesh])
-    first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
-    cells = np.round(model.mesh_vert[vertices] / cell_m).astype(np.int64)
-    _, kept_vertex, cell_of = np.unique(cells, axis=0, return_index=True, return_inverse=True)
-    faces = kept_vertex[cell_of.ravel()][model.mesh_face[first : first + count]]
-    corners = np.sort(faces, axis=1)
-    _, unique = np.unique(corners, axis=0, return_index=True)
-    unique.sort()
-    kept = unique[(corners[unique, 0] != corners[unique, 1]) & (corners[unique, 1] != corners[unique, 2])]
-    if len(kept) < 4:
-        return
-    end = first + len(kept)
-    model.mesh_face[first:end] = faces[kept]
-    for corner_index in (model.mesh_facenormal, model.mesh_facetexcoord):
-        corner_index[first:end] = corner_index[first : first + count][kept]
-    model.mesh_facenum[mesh] = len(kept)
-
-
 # --- the renderer of one model ---------------------------------------------------------------
 
 
@@ -290,7 +262,9 @@ class SceneRenderer:
         tuned: see the module; ``False`` renders the model as it is.
         detailed: keep all triangles (pictures for people).
         name: equal names promise equal meshes and textures, so that contexts can be shared.
-        hidden: geom groups that are not drawn, where a model has its collision shapes in one.
+        hidden_groups: groups of geoms that are not drawn (collision shapes).
+        source: makes the model that is uploaded, if ``model`` has no textures; called at most once.
+        texture_sides: longest side of a texture of ``tuned`` frames, in sides of the frame; 0: as it is.
     """
 
     def __init__(
@@ -302,28 +276,32 @@ class SceneRenderer:
         tuned: bool,
         detailed: bool,
         name: str,
-        hidden: Sequence[int] = (),
+        hidden_groups: Sequence[int] = (),
+        source: Callable[[], Any] | None = None,
+        texture_sides: int = 0,
     ) -> None:
         import mujoco
 
         self._mujoco = mujoco
         self._model = model
-        self._tuned = tuned
+        self._tuned, self._texture_sides = tuned, texture_sides
         self._groups = model.geom_group.copy()
         self._turned = [view.turned for view in views]
+        self._mirrored = [view.mirrored for view in views]
         self._cameras = [self._camera(view) for view in views]
         if tuned:
             model.light_castshadow[:] = 0
             model.mat_reflectance[:] = 0
         self._option = mujoco.MjvOption()
-        for group in hidden:
-            self._option.geomgroup[group] = 0
+        self._option.geomgroup[list(hidden_groups)] = 0
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 64)
         self._rect = mujoco.MjrRect(0, 0, size, size)
         self._buffer = np.empty((size, size, 3), np.uint8)
         cell_m = 0.0 if detailed or not tuned else self._cell(views, size)
         self._key = (name, size, tuned, detailed, round(cell_m, 6))
-        self._context = _thread.contexts.take(self._key, lambda: self._upload_model(cell_m, detailed), size)
+        self._context = _thread.contexts.take(
+            self._key, lambda: self._to_upload(cell_m, detailed, source), size
+        )
 
     def close(self) -> None:
         """Free what was uploaded for it, unless another renderer shares it: for a model that goes."""
@@ -347,17 +325,20 @@ class SceneRenderer:
             fovy_deg, distance_m = float(self._model.vis.global_.fovy), view.distance
             if view.name:
                 camera = self._model.camera(view.name)
-                if self._model.cam_bodyid[camera.id] != 0:
+                fovy_deg, distance_m = float(camera.fovy[0]), view.nearest_m
+                if not distance_m and self._model.cam_bodyid[camera.id] != 0:
                     return 0.0
-                fovy_deg = float(camera.fovy[0])
-                distance_m = float(np.linalg.norm(camera.pos - np.array((0.0, 0.6, 0.1))))
+                distance_m = distance_m or float(np.linalg.norm(camera.pos - np.array((0.0, 0.6, 0.1))))
             cells.append(2 * np.tan(np.radians(fovy_deg) / 2) * distance_m / size * _PIXEL_SHARE)
         return float(min(cells))
 
-    def _upload_model(self, cell_m: float, detailed: bool) -> Any:
+    def _to_upload(self, cell_m: float, detailed: bool, source: Callable[[], Any] | None) -> Any:
+        whole = source() if source is not None else self._model
         if not self._tuned:
-            return copy.copy(self._model)
-        model = merge_vertices(self._model, cell_m) if cell_m > 0 else copy.copy(self._model)
+            return copy.copy(whole)
+        model = merge_vertices(whole, cell_m) if cell_m > 0 else copy.copy(whole)
+        if self._texture_sides:
+            shrink_textures(model, self._texture_sides * self._rect.width)
         quality = model.vis.quality
         quality.offsamples = 0
         quality.shadowsize = 1
@@ -372,7 +353,9 @@ class SceneRenderer:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(self._buffer, None, self._rect, self._context)
-        return (self._buffer[:, ::-1] if self._turned[index] else self._buffer[::-1]).copy()
+        rows = 1 if self._turned[index] else -1
+        columns = -1 if self._turned[index] != self._mirrored[index] else 1
+        return self._buffer[::rows, ::columns].copy()
 
     def _update(self, data: Any, camera: Any) -> None:
         update, every = self._mujoco.mjv_updateScene, self._mujoco.mjtCatBit.mjCAT_ALL.value

@@ -6,6 +6,7 @@ from rlvla3.plugins import component
 
 BUILT_IN = {
     "metaworld": "rlvla3.simulators.metaworld:Metaworld",
+    "libero": "rlvla3.simulators.libero:Libero",
     "synthetic": "rlvla3.simulators.synthetic:Synthetic",
     "robocasa": "rlvla3.simulators.robocasa:Robocasa",
     "gymnasium": "rlvla3.simulators.gymnasium:Gymnasium",

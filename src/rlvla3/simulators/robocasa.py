@@ -208,7 +208,7 @@ class RobocasaEnv:
                 tuned=self._settings.rendering == "tuned",
                 detailed=detailed,
                 name=f"robocasa-{next(_scenes)}",
-                hidden=(_COLLISION_SHAPES,),
+                hidden_groups=(_COLLISION_SHAPES,),
             )
         return self._renderers[key]
 

@@ -38,6 +38,8 @@ class SimulatorPart:
     """File descriptor of the trajectory slab."""
     number: int
     """Its place among the Simulators."""
+    replan: int
+    """See ``Lane``."""
     render_devices: tuple[int, ...] | None
     """CUDA numbers of the devices that the Simulators render on in turn (empty: those in sight); None: it
     renders nothing with MuJoCo."""
@@ -52,12 +54,15 @@ def simulator_part(assembly: "Assembly", member: Member, slab: int) -> Simulator
         kind=config.kind,
         options=config.options.model_dump_json(),
         plans=tuple(
-            SlotPlan(slot=s.slot, envs=s.envs, lane=(s.stage if together else i) % config.lanes, batch=s.stage)
+            SlotPlan(
+                slot=s.slot, envs=s.envs, lane=(s.stage if together else i) % config.lanes, batch=s.stage
+            )
             for i, s in enumerate(mine)
         ),
         round_s=config.round_ms / 1000,
         layout=assembly.layout,
         slab=slab,
+        replan=0 if assembly.training else assembly.config.evaluation.replan,
         number=assembly.topology.simulators.index(member),
         render_devices=config.render_devices if assembly.spec.needs_gl else None,
     )
@@ -77,4 +82,5 @@ def build_simulator(part: SimulatorPart, emit: Emit) -> SimulatorRole:
         slab=map_slab(part.slab, part.layout),
         emit=emit,
         round_s=part.round_s,
+        replan=part.replan,
     )
