@@ -54,6 +54,11 @@ def schedule() -> Figures:
     return _figures([COMMAND, "bench", "schedule"])
 
 
+def simulators() -> Figures:
+    """Steps/s of every simulator that is installed."""
+    return _figures([COMMAND, "bench", "simulators"])
+
+
 def demo() -> Figures:
     """The demonstration with fresh seeds and states: median and worst of every figure."""
     return summary(_demonstrations("demo", DEMO_SEEDS), {"gain": 35.0})
@@ -159,6 +164,7 @@ def timed(target: str, bound_s: float | None) -> Callable[[], Figures]:
 LINES = (
     Line(name="unit", command="make test-unit", measure=timed("test-unit", 60.0), exercises=("src", "tests")),
     Line(name="schedule", command="rlvla3 bench schedule", measure=schedule, exercises=("src",)),
+    Line(name="simulators", command="rlvla3 bench simulators", measure=simulators, exercises=("src",)),
     Line(
         name="test", command="make test", measure=timed("test", 900.0), exercises=("src", "tests", "Makefile")
     ),

@@ -63,9 +63,9 @@ ROBOCASA = Meaning(
     action=(
         Numbers(name="delta_position", size=3, scale=0.05, frame="base"),
         Rotation(name="delta_rotation", form="axis_angle", scale=0.5, frame="base"),
-        Numbers(name="torso", size=1, scale=0.05),
-        Numbers(name="base", size=3),
         Gripper(open=(-1.0,), closed=(1.0,)),
+        Numbers(name="base", size=3),
+        Numbers(name="torso", size=1, scale=0.05),
         Switch(name="mode", on=1.0, off=-1.0, rest=-1.0),
     ),
 )

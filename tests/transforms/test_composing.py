@@ -160,7 +160,7 @@ def test_held_parts_are_at_rest_and_dropped_ones_count_for_nothing():
     accepted = Concessions(cameras={"front": "left"}, held=("base", "torso", "mode"))
     _, outputs = compose(ROBOCASA, POLICIES["oft"], 5, concessions=accepted)
     actions = outputs.apply(np.ones((2, 8, 7), np.float32))
-    np.testing.assert_array_equal(actions[0, 0], [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, -1, -1])
+    np.testing.assert_array_equal(actions[0, 0], [1, 1, 1, 1, 1, 1, -1, 0, 0, 0, 0, -1])
     accepted = Concessions(cameras={"left": "front", "right": "blank"}, dropped=("base", "torso", "mode"))
     _, outputs = compose(LIBERO, POLICIES["groot"], 5, concessions=accepted)
     assert outputs.mask.shape == (16, 32)
