@@ -1,6 +1,7 @@
 """One ManiSkill environment of N scenes behind numpy: built quietly, stepped without rendering."""
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -99,6 +100,18 @@ def check_assets(task: str) -> None:
         )
 
 
+@functools.cache
+def _renderer(device: str) -> Any:
+    """An empty render system that lives as long as the process.
+
+    SAPIEN drops what its renderer has computed with its last scene, and computes it anew at the next one's
+    first picture: six seconds of a core where rendering is in software.
+    """
+    import sapien
+
+    return sapien.render.RenderSystem(sapien.Device(device))
+
+
 class ManiskillScene:
     """N scenes of one task. On the CPU N is 1; on a GPU all step at once. Belongs to one thread."""
 
@@ -132,6 +145,7 @@ class ManiskillScene:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                _renderer("cuda" if s.gpu else "cpu")
                 env = gymnasium.make(
                     s.task,
                     num_envs=self._size,
