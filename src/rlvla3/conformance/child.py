@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,17 @@ def _lives(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _live(subject: Subject) -> None:
+    """One env's life, in a thread of its own as in a Simulator: what a thread keeps for its envs counts."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(_build_use_close, subject).result()
+    gc.collect()
+
+
+def _build_use_close(subject: Subject) -> None:
     env = subject.simulator.make()
     _use(env, subject, 0)
     picture(env)
     env.close()
-    del env
-    gc.collect()
 
 
 def _use(env: Env, subject: Subject, state: int) -> None:
