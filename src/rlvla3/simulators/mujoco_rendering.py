@@ -56,6 +56,8 @@ class View:
     """Degrees."""
     elevation: float = 0.0
     """Degrees."""
+    nearest: float = 0.0
+    """Metres to the nearest thing that a camera on a moving body looks at; 0: unknown, meshes stay whole."""
     turned: bool = False
     """Turn the picture by 180 degrees: the model's camera hangs upside down."""
 
@@ -347,10 +349,10 @@ class SceneRenderer:
             fovy_deg, distance_m = float(self._model.vis.global_.fovy), view.distance
             if view.name:
                 camera = self._model.camera(view.name)
-                if self._model.cam_bodyid[camera.id] != 0:
-                    return 0.0
                 fovy_deg = float(camera.fovy[0])
                 distance_m = float(np.linalg.norm(camera.pos - np.array((0.0, 0.6, 0.1))))
+                if self._model.cam_bodyid[camera.id] != 0:
+                    distance_m = view.nearest
             cells.append(2 * np.tan(np.radians(fovy_deg) / 2) * distance_m / size * _PIXEL_SHARE)
         return float(min(cells))
 
