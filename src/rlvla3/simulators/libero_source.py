@@ -99,7 +99,8 @@ def _assets(root: Path, installed: Path | None) -> Path:
     shipped = (
         [Path(folder) / "assets" for folder in (package.submodule_search_locations or ())] if package else []
     )
-    for folder in (root / "assets", *((installed / "assets",) if installed else ()), *shipped):
+    places: list[Path] = [root / "assets", *((installed / "assets",) if installed else ()), *shipped]
+    for folder in places:
         if (folder / "scenes").is_dir():
             return folder
     raise UserError(f"simulator.kind = libero: LIBERO's meshes are missing; {_INSTALL}")

@@ -96,7 +96,8 @@ def check_assets(task: str) -> None:
     if missing:
         commands = " && ".join(f"python -m mani_skill.utils.download_asset -y {name}" for name in missing)
         raise UserError(
-            f"simulator.options.tasks: {task} needs assets that are not on this machine; to get them: {commands}"
+            f"simulator.options.tasks: {task} needs assets that are not on this machine; to get them: "
+            f"{commands}"
         )
 
 

@@ -9,6 +9,8 @@ robot's frame; gripper (positive closes); base forwards, sideways and turn; tors
 positive number has the base move and any other one the arm.
 """
 
+import copy
+import functools
 import itertools
 import threading
 from collections.abc import Mapping
@@ -47,6 +49,8 @@ STATES = {
 }
 """Parts of ``proprioception`` by its length, in their order: metres, quaternions x, y, z, w."""
 _INFO = ("success",)
+_NEAREST_M = 0.6
+"""What the cameras look at is farther away, but for the fingers before the wrist."""
 _COLLISION_SHAPES = 0
 """Geom group of what robosuite never draws."""
 _PICTURE_SIZE = 256
@@ -98,8 +102,8 @@ class RobocasaSettings(TaskSettings):
     image_size: int = Field(default=224, ge=8, le=1024)
     """Pixels of a side of every camera's image."""
     rendering: Literal["tuned", "stock"] = "tuned"
-    """``tuned``: no multisampling, shadows or reflections. Pixels differ a little, so use one setting for
-    demonstrations, training and evaluation."""
+    """``tuned``: no multisampling, shadows or reflections, merged mesh vertices. Pixels differ a little, so
+    use one setting for demonstrations, training and evaluation."""
     state: Literal[16, 25] = 16
     """Numbers of ``proprioception``: 16 in the order of RoboCasa's data sets, or 25 with the hand's pose in
     the room and the fingers' speed."""
@@ -203,7 +207,7 @@ class RobocasaEnv:
             cameras = ("center",) if detailed else self._settings.cameras
             self._renderers[key] = SceneRenderer(
                 self._inner.sim.model._model,
-                [View(name=CAMERAS[camera]) for camera in cameras],
+                [View(name=CAMERAS[camera], nearest_m=_NEAREST_M) for camera in cameras],
                 size,
                 tuned=self._settings.rendering == "tuned",
                 detailed=detailed,
@@ -308,14 +312,13 @@ _warm: list[bool] = []
 
 def _make(settings: RobocasaSettings, task: str, start: Start) -> Any:
     import robosuite
-    from robosuite.controllers import load_composite_controller_config
 
     words = np.random.SeedSequence([settings.seed, SPLITS.index(start.split), start.state])
     objects = getattr(settings.objects, start.split)
     return robosuite.make(
         task,
         robots=ROBOT,
-        controller_configs=load_composite_controller_config(controller=None, robot=ROBOT),
+        controller_configs=copy.deepcopy(_controllers()),
         seed=int(words.generate_state(1)[0]),
         layout_and_style_ids=_pairs(getattr(settings.kitchens, start.split)),
         obj_instance_split=None if objects == "all" else objects,
@@ -326,6 +329,14 @@ def _make(settings: RobocasaSettings, task: str, start: Start) -> Any:
         use_camera_obs=False,
         renderer="mujoco",
     )
+
+
+@functools.cache
+def _controllers() -> Any:
+    """RoboCasa's own controllers of the robot."""
+    from robosuite.controllers import load_composite_controller_config
+
+    return load_composite_controller_config(controller=None, robot=ROBOT)
 
 
 def _pairs(kitchens: str | tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
