@@ -20,6 +20,9 @@ FORBIDDEN_CALLS = {
     "np.load",
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+UNPICKLES = {"libero_states.py": {"pickle.Unpickler", "pickle.UnpicklingError"}}
+"""Files with an unpickler of their own, which knows a few names and calls nothing else (each is tested with hostile
+files), and what of the module it may use."""
 FORBIDDEN_METHODS = {"bind", "listen"}
 """Of sockets: pairs have no name and no port."""
 
@@ -33,7 +36,8 @@ def faults(tree: ast.AST) -> Iterator[str]:
             yield str(node.module)
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            if called in FORBIDDEN_CALLS:
+            safe = any(k.arg == "allow_pickle" and _is(k.value, value=False) for k in node.keywords)
+            if called in FORBIDDEN_CALLS and not safe:
                 yield called
             if called.rpartition(".")[2] in FORBIDDEN_METHODS and "socket" in called.lower():
                 yield called
@@ -51,7 +55,11 @@ def test_there_are_sources_to_look_at() -> None:
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.name)
 def test_no_source_does_what_must_not_be_done(file: Path) -> None:
-    assert list(faults(ast.parse(file.read_text(encoding="utf-8")))) == []
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used = {name for name in used if name.startswith("pickle.")}
+    permitted = ["pickle"] if file.name in UNPICKLES and used <= UNPICKLES[file.name] else []
+    assert list(faults(tree)) == permitted
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def test_what_is_drawn_is_drawn_only_when_it_is_used(make):
     assert inner.drawn == before + 1
 
 
+@pytest.mark.pusht  # whose extra brings the package that draws the pendulum
 def test_the_own_picture_is_an_additional_field_resized_by_area(make):
     env = make("Pendulum-v1", image="render", image_size=32)
     env.reset(START, 0)
@@ -184,6 +185,7 @@ def test_render_without_pictures_is_one_line():
         _ = simulator("gymnasium_worlds:Blind", image="render").spec
 
 
+@pytest.mark.pusht  # as above
 def test_the_fingerprint_holds_what_changes_pixels_or_physics():
     found = simulator("Pendulum-v1").spec.fingerprint
     assert set(found) == {"simulator", "env_id", "gymnasium"}
