@@ -21,8 +21,8 @@ FORBIDDEN_CALLS = {
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 UNPICKLES = {"libero_states.py": {"pickle.Unpickler", "pickle.UnpicklingError"}}
-"""Files with an unpickler of their own, which knows a few names and calls nothing else (each is tested with hostile
-files), and what of the module it may use."""
+"""Files with an unpickler of their own, which knows a few names and calls nothing else (each is tested with
+hostile files), and what of the module it may use."""
 FORBIDDEN_METHODS = {"bind", "listen"}
 """Of sockets: pairs have no name and no port."""
 
