@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -132,29 +133,43 @@ def test_tasks_instructions_and_states_are_the_packages() -> None:
             assert len(load_states(folders.states / suite / f"{name}.pruned_init")) == 50
 
 
-@real
-def test_physics_state_and_stock_pixels_are_those_of_the_published_environment(make) -> None:
-    env = make(rendering="stock")
-    env.reset(FIRST, 0)
+def published_episode():
+    """Positions before and after a few actions in LIBERO's own environment, and what it sees then."""
     from libero.libero.envs import OffScreenRenderEnv
 
     folders = find_folders("")
-    published = OffScreenRenderEnv(
+    env = OffScreenRenderEnv(
         bddl_file_name=str(folders.tasks / "libero_spatial" / f"{TASK}.bddl"),
         camera_heights=64,
         camera_widths=64,
     )
-    published.seed(7)
-    published.reset()
-    published.set_init_state(load_states(folders.states / "libero_spatial" / f"{TASK}.pruned_init")[0])
+    env.seed(7)
+    env.reset()
+    env.set_init_state(load_states(folders.states / "libero_spatial" / f"{TASK}.pruned_init")[0])
     for _ in range(10):
-        seen, *_ = published.step([0.0] * 6 + [-1.0])
-    np.testing.assert_array_equal(published.sim.data.qpos, env.privileged)
+        env.step([0.0] * 6 + [-1.0])
+    positions = [np.array(env.sim.data.qpos)]
     for action in actions(5):
-        seen, _, done, _ = published.step(action.astype(np.float64))
-        step = env.step(action)
-        assert (step.success, step.terminated) == (done, done)
-    np.testing.assert_array_equal(published.sim.data.qpos, env.privileged)
+        env.step(action.astype(np.float64))
+    positions.append(np.array(env.sim.data.qpos))
+    # Of now: what a step returns was taken before the last of its 25 physics steps.
+    seen = dict(env.env._get_observations(force_update=True))
+    env.close()
+    return positions, seen
+
+
+@real
+def test_physics_state_and_stock_pixels_are_those_of_the_published_environment(make) -> None:
+    env = make(rendering="stock")
+    env.reset(FIRST, 0)
+    before = env.privileged
+    for action in actions(5):
+        env.step(action)
+    # In a thread of its own: robosuite makes its GL context the current one.
+    with ThreadPoolExecutor(1) as thread:
+        (positions_before, positions), seen = thread.submit(published_episode).result()
+    np.testing.assert_array_equal(positions_before, before)
+    np.testing.assert_array_equal(positions, env.privileged)
     found = env.observe()
     for field, camera in (("image", "agentview"), ("image_2", "robot0_eye_in_hand")):
         np.testing.assert_array_equal(found[field], seen[f"{camera}_image"][::-1, ::-1])
@@ -162,7 +177,6 @@ def test_physics_state_and_stock_pixels_are_those_of_the_published_environment(m
 
     state = (seen["robot0_eef_pos"], quat2axisangle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
     np.testing.assert_allclose(found["proprioception"], np.concatenate(state), atol=1e-6)
-    published.close()
 
 
 @real

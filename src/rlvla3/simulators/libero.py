@@ -37,6 +37,8 @@ _VIEWS = {
     "robot0_eye_in_hand": View(name="robot0_eye_in_hand", mirrored=True, nearest_m=0.15),
 }
 _PICTURE_SIZE = 256
+_DRAWS = 20
+"""Placements that are tried for a sampled state."""
 _log = logging.getLogger("rlvla3")
 
 
@@ -208,7 +210,7 @@ class LiberoEnv:
         """Load and draw the first task, and let numba compile robosuite's controllers, 5 to 25 s where it
         never did, while nobody waits for a step."""
         self._switch(self._settings.names[0])
-        self.scene.reset(self._settings.seed, None, settle_steps=1)
+        self.scene.sample([self._settings.seed], settle_steps=1)
         self.observe()
 
     def reset(self, start: Start, step_limit: int) -> None:
@@ -221,9 +223,10 @@ class LiberoEnv:
         task = settings.names[start.task]
         self._switch(task)
         fixed = self._fixed_state(task, start)
-        seed = _seed(settings.seed, start) if fixed is None else settings.seed + fixed
-        state = None if fixed is None else self._states[task][fixed]
-        self.scene.reset(seed, state, settings.settle_steps)
+        if fixed is None:
+            self.scene.sample(_seeds(settings.seed, start), settings.settle_steps)
+        else:
+            self.scene.begin(settings.seed + fixed, self._states[task][fixed], settings.settle_steps)
         self.solved_at_reset = self.scene.solved()
         if self.solved_at_reset:
             _log.warning("libero: %s, %s state %d is solved at its reset", task, start.split, start.state)
@@ -292,10 +295,10 @@ class LiberoEnv:
             _pool.close_env()
 
 
-def _seed(seed: int, start: Start) -> int:
-    """A seed of its own for each (split, state), which no task shares with another split."""
+def _seeds(seed: int, start: Start) -> list[int]:
+    """Seeds of each (split, state): of its placement, and of those that are drawn if it cannot be used."""
     words = np.random.SeedSequence([seed, SPLITS.index(start.split), start.state])
-    return int(words.generate_state(1)[0])
+    return [int(word) for word in words.generate_state(_DRAWS)]
 
 
 class Libero:

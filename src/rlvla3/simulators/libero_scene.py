@@ -12,7 +12,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ COLLISION_GROUP = 0
 """Group of the shapes that robosuite does not draw."""
 TEXTURE_SIDES = 4
 """Longest side of a texture in sides of the picture: 180 MB of textures become a few."""
+JOINT_NOISE = 0.02
+"""Deviation of the arm's joints in an initial state, rad, as in the fixed ones."""
 OPEN = -1.0
 """Gripper action that opens it."""
 _RETRIES = 1000
@@ -166,41 +168,64 @@ class Scene:
         """The ``MjData`` of the present episode."""
         return self.inner.sim.data._data
 
-    def reset(self, seed: int, state: npt.NDArray[np.float64] | None, settle_steps: int) -> None:
-        """Place everything, then let it settle with the gripper open.
+    def begin(self, seed: int, state: npt.NDArray[np.float64], settle_steps: int) -> None:
+        """Go to a fixed initial state, then let it settle with the gripper open.
 
         Args:
-            seed: of the places of what ``state`` does not place: fixtures, or everything.
-            state: a fixed initial state, or None for a sampled one.
+            seed: of the places of fixtures, which are not part of a state.
+            state: float64 [1 + nq + nv].
             settle_steps: sub-steps without motion.
 
         Raises:
             ValueError: the state belongs to another model.
         """
-        # Each load appends to this list, and what is in it draws random numbers at each reset.
-        if self.inner.hard_reset:
-            self.inner.object_property_initializers.clear()
-        with _seeded(seed):
-            self._place()
-        if state is not None:
-            wanted = 1 + self.model.nq + self.model.nv
-            if len(state) != wanted:
-                raise ValueError(f"initial states of {self.task} have {len(state)} numbers, not {wanted}")
-            self.inner.sim.set_state_from_flattened(state)
-            self.inner.sim.forward()
+        self._place(seed)
+        wanted = 1 + self.model.nq + self.model.nv
+        if len(state) != wanted:
+            raise ValueError(f"initial states of {self.task} have {len(state)} numbers, not {wanted}")
+        self._go_on(state, settle_steps)
+
+    def sample(self, seeds: Iterable[int], settle_steps: int) -> None:
+        """Go to a state as the fixed ones were made: placements drawn anew, joints near their usual angles.
+        Objects that are placed in each other fly apart; a draw that solves the task is not used.
+
+        Args:
+            seeds: of one draw after the other.
+            settle_steps: sub-steps without motion.
+
+        Raises:
+            RuntimeError: all draws were solved.
+        """
+        for seed in seeds:
+            self._place(seed)
+            state = self.inner.sim.get_state().flatten()
+            joints = 1 + np.array(self.inner.robots[0]._ref_joint_pos_indexes)
+            state[joints] += np.random.default_rng(seed).normal(0.0, JOINT_NOISE, len(joints))
+            self._go_on(state, settle_steps)
+            if not self.solved():
+                return
+        raise RuntimeError(f"every placement drawn for {self.task} solves it")
+
+    def _go_on(self, state: npt.NDArray[np.float64], settle_steps: int) -> None:
+        self.inner.sim.set_state_from_flattened(state)
+        self.inner.sim.forward()
         self.solved()  # some goals remember what was switched on; as LIBERO does after a state is set
         self.inner._post_process()
         still = np.array((0, 0, 0, 0, 0, 0, OPEN))
         for _ in range(settle_steps):
             self.inner.step(still)
 
-    def _place(self) -> None:
-        for _ in range(_RETRIES):
-            try:
-                self.inner.reset()
-            except self.failed_placement:
-                continue
-            return
+    def _place(self, seed: int) -> None:
+        # Each load appends to this list, and what is in it draws random numbers at each reset.
+        if self.inner.hard_reset:
+            self.inner.object_property_initializers.clear()
+        with _seeded(seed):
+            for _ in range(_RETRIES):
+                try:
+                    self.inner.reset()
+                except self.failed_placement:
+                    continue
+                return
         raise RuntimeError(f"the objects of {self.task} could not be placed in {_RETRIES} tries")
 
     def step(self, action: npt.NDArray[np.float64]) -> bool:
