@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 SIMULATOR_EXTRAS ?= metaworld,libero,maniskill,gymnasium,pusht,dev
 SIMULATORS := .venv-simulators
 # Marks of tests that only `make test-simulators` runs.
-OF_SIMULATORS := libero or maniskill or robocasa or gymnasium or pusht or slow
+OF_SIMULATORS := libero or maniskill or robocasa or pusht or slow
 
 # One thread per process: two OpenMP threads on a busy core are far slower than one.
 export OMP_NUM_THREADS ?= 1
