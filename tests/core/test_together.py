@@ -200,6 +200,7 @@ def test_an_episode_that_ends_after_the_others_were_answered_lets_them_step() ->
             sub_steps=1,
             end="terminated",
             success=True,
+            solved_at_reset=False,
             total_reward=1.0,
         )
         for env, row in zip((2, 3), rows[1], strict=True)
