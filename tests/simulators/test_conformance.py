@@ -57,6 +57,8 @@ PROFILES = {
     "solved": Profile(lift=(0, 1), deadline_s=2),
     "pendulum": Profile(deadline_s=5),
     "metaworld": Profile(lift=(0, 0, 1, 0), deadline_s=10),
+    "pusht-state": Profile(deadline_s=5),
+    "pusht-pixels": Profile(deadline_s=5, lift=(0, -1)),
 }
 """What the checks cannot find out by themselves; an adapter without an entry has the defaults."""
 MANY_RESETS = 200
