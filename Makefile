@@ -8,13 +8,19 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= metaworld,dev
 VENV := .venv
 BIN := $(VENV)/bin
+# LIBERO, ManiSkill and others have an environment of their own, so that `make test` stays light.
+SIMULATOR_EXTRAS ?= metaworld,libero,maniskill,gymnasium,pusht,dev
+SIMULATORS := .venv-simulators
+# Marks of tests that only `make test-simulators` runs.
+OF_SIMULATORS := libero or maniskill or robocasa or gymnasium or pusht or slow
 
 # One thread per process: two OpenMP threads on a busy core are far slower than one.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help install system demo test test-unit test-live test-gpu lint accept chaos soak clean clean-venv
+.PHONY: help install system demo test test-unit test-live test-gpu test-simulators lint accept chaos soak
+.PHONY: clean clean-venv
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +31,7 @@ help:
 	@echo "make test-unit   quick tests without processes, simulators or a GPU (under a minute)"
 	@echo "make test-live   tests that start processes, need Meta-World or compute for long"
 	@echo "make test-gpu    tests that need a CUDA device"
+	@echo "make test-simulators   LIBERO, ManiSkill, RoboCasa and others, in $(SIMULATORS) (5 GB)"
 	@echo "make chaos       20 minutes of faults in a run that must go on (docs/results/chaos.json)"
 	@echo "make soak        kills and resumes, and memory over 10,000 versions (about 40 minutes)"
 	@echo "make accept      re-run the acceptance figures not yet recorded for this commit"
@@ -55,14 +62,24 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu)'
+	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu or $(OF_SIMULATORS))'
 
 test-live: install
-	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu)'
-	$(BIN)/python -m pytest -m '(live or metaworld) and not gpu'
+	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu or $(OF_SIMULATORS))'
+	$(BIN)/python -m pytest -m '(live or metaworld) and not (gpu or $(OF_SIMULATORS))'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
+
+$(SIMULATORS)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@test -x $(SIMULATORS)/bin/python || $(BIN)/python -m venv $(SIMULATORS)
+	$(SIMULATORS)/bin/python -m pip install --quiet $(TORCH)
+	$(SIMULATORS)/bin/python -m pip install --quiet -c constraints.txt -e '.[$(SIMULATOR_EXTRAS)]'
+	@touch $@
+
+# What cannot run here is left out, and the last lines say why.
+test-simulators: system $(SIMULATORS)/.installed
+	@bash .ci/test-simulators $(SIMULATORS) '$(OF_SIMULATORS)'
 
 # One after the other, cheapest first, also under `make -j`.
 test: install
@@ -85,4 +102,4 @@ clean:
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-venv: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(SIMULATORS)

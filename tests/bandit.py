@@ -101,6 +101,7 @@ def rollout(
             sub_steps=chunks * CHUNK,
             end="terminated",
             success=bool(score[row, -1] > -0.1),
+            solved_at_reset=False,
             total_reward=float(score[row].sum()),
             oldest_version=Version(version),
         )

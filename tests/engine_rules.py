@@ -55,6 +55,8 @@ class Rules:
         self.start_of: dict[int, object] = {}
         """Start of each training episode."""
         self.loaded: dict[str, int] = {}
+        self.flying: set[int] = set()
+        """Rows whose trajectory has not ended."""
 
     # --- events first, then the commands they led to -----------------------------------------
 
@@ -83,6 +85,7 @@ class Rules:
 
     def on_TrajectoryReady(self, now_s, event):  # noqa: N802
         self.finished[event.member].append(now_s)
+        self.flying.discard(event.row)
         bootstrap = self.training.bootstrap == "generator" and event.end != "terminated"
         if bootstrap and self.channel[event.row] == "rollout" and not self.ending:
             self.waiting["value", event.row, event.chunks] = now_s
@@ -203,17 +206,27 @@ class Rules:
         for slot in [s for s in self.unanswered if self.slot_member[s] == member]:
             del self.unanswered[slot]
         lost = {row for row, owner in self.owner.items() if owner == member}
+        self.flying -= lost
         for waiting in (self.waiting, *self.running.values()):
             for key in [k for k in waiting if k[0] == "act" and k[1] in lost]:
                 del waiting[key]
         if member in self.batch_of:
             del self.batch_of[member]
 
+    def do_RecycleMember(self, now_s, command):  # noqa: N802
+        """Only what is idle is replaced, and what it had begun has ended."""
+        member = command.member
+        assert member in self.up
+        self.up.discard(member)
+        assert not [s for s in self.unanswered if self.slot_member[s] == member]
+        assert not [row for row in self.flying if self.owner[row] == member]
+
     def do_StartTrajectories(self, now_s, command):  # noqa: N802
         for credit in command.starts:
             assert self.slot_member[self.env_slot[credit.env]] == command.member
             self.channel[credit.row] = credit.channel
             self.owner[credit.row] = command.member
+            self.flying.add(credit.row)
             self.row_slot[credit.row] = self.env_slot[credit.env]
             self.oldest.pop(credit.row, None)
             self.starts.append((credit.env, credit.episode, credit.first_chunk, credit.channel))
@@ -258,11 +271,11 @@ class Rules:
     def is_pinned(self, row, arrival_s, generator):
         """Whether the request went to the Generator that its slot is pinned to, and that is this one.
 
-        What arrived while that one did not serve was routed to another, which may be busy.
+        What arrived before that one served (or in the same moment) was routed to another, which may be busy.
         """
         index = self.settings.batching.pins[self.row_slot[row]]
         pinned = self.settings.topology.generators[index] == generator
-        return pinned and self.serving_since[generator] <= arrival_s
+        return pinned and self.serving_since[generator] < arrival_s
 
     def check_trainers(self):
         """After each event all Trainer members have been told the same, in the same order."""

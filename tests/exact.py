@@ -128,6 +128,7 @@ def rollout(
             sub_steps=int(sub_steps[row, : length[row]].sum()),
             end="terminated" if row % 3 else "truncated",
             success=bool(row % 2),
+            solved_at_reset=False,
             total_reward=float(random.standard_normal()),
             oldest_version=Version(int(versions[row, 0])),
         )

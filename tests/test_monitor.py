@@ -51,10 +51,33 @@ def test_an_evaluation_by_task() -> None:
         success=(True, False, True, True),
         task_of=(0, 1, 0, 1),
         sub_steps=(1,) * 4,
+        solved_at_reset=(False,) * 4,
     )
     assert result.rate == 0.75
     assert (result.of_task(0), result.of_task(1)) == ((True, True), (False, True))
     assert result.interval[0] < 0.75 < result.interval[1]
+
+
+def test_episodes_that_began_solved_are_told_apart() -> None:
+    result = EvaluationResult(
+        version=3,
+        tasks=("a", "b"),
+        success=(True, False, True, True),
+        task_of=(0, 0, 0, 1),
+        sub_steps=(1,) * 4,
+        solved_at_reset=(True, False, False, True),
+    )
+    assert (result.rate, result.counted) == (0.5, (False, True))
+    assert (result.of_task(0), result.of_task(1)) == ((False, True), ())
+    assert (result.rate_of_task(0), result.rate_of_task(1)) == (0.5, 0.0)
+    assert "2 more began in a state that solves the task already" in result.apart
+
+
+def test_where_every_episode_began_solved_nothing_is_known() -> None:
+    result = EvaluationResult(
+        version=0, tasks=("a",), success=(True,), task_of=(0,), sub_steps=(1,), solved_at_reset=(True,)
+    )
+    assert (result.rate, result.interval) == (0.0, (0.0, 1.0))
 
 
 class Watched(Run):

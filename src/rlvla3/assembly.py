@@ -194,7 +194,7 @@ class Assembly:
             batching=self._batching(),
             training=self._training(),
             evaluation=self._evaluation,
-            health=HealthSettings(**self.config.health.model_dump()),
+            health=HealthSettings(**self.config.health.model_dump(), recycle_after=self.recycle_after),
             rows=self.rows,
         )
 
@@ -206,6 +206,32 @@ class Assembly:
         if not self.training:
             return evaluating
         return config.trainer.batch * (config.schedule.lag + 1) + config.simulator.total_envs + evaluating
+
+    @cached_property
+    def recycle_after(self) -> int:
+        """Episodes that a Simulator's process begins before a fresh one takes its place; 0: any number.
+
+        Raises:
+            UserError: it cannot be replaced between episodes, because each env has its quota of segments.
+        """
+        config = self.config.simulator
+        if config.recycle_after == "auto":
+            after = self.spec.recycle_after and max(self.spec.recycle_after, config.batches * config.envs)
+        else:
+            after = config.recycle_after
+        if after and self.training and self._quota:
+            raise UserError(
+                f"simulator.recycle_after = {config.recycle_after} ({after} episodes) needs envs that can "
+                "wait for each other: with schedule.deterministic use whole episodes, or recycle_after: 0"
+            )
+        return after
+
+    @property
+    def _quota(self) -> int:
+        """Segments that each env runs for one version; 0: no quota."""
+        config = self.config
+        segments = config.schedule.deterministic and config.trainer.trajectory == "segment"
+        return config.trainer.batch // config.simulator.total_envs if segments else 0
 
     def _batching(self) -> BatchingSettings:
         generator = self.config.generator
@@ -243,7 +269,6 @@ class Assembly:
         check_groups(config, groups)
         check_learning(config, self.algorithm.needs)
         deterministic = config.schedule.deterministic
-        segments = deterministic and trainer.trajectory == "segment"
         return TrainingSettings(
             batch=trainer.batch,
             max_lag=config.schedule.lag,
@@ -252,7 +277,7 @@ class Assembly:
             updates=trainer.updates,
             bootstrap=self._bootstrap,
             checkpoint_every=config.checkpoint.every_versions,
-            quota=trainer.batch // config.simulator.total_envs if segments else 0,
+            quota=self._quota,
             max_skipped=trainer.max_skipped,
             step_limits=self.spec.step_limits,
             tasks=task_settings(config, self.spec.tasks),

@@ -159,6 +159,30 @@ def settings(
     listing.command(recipe, overrides or [], prefix)
 
 
+@app.command("check-simulator")
+def check_simulator(
+    kind: Annotated[str, typer.Argument(help="Adapter: a built-in name or module:attribute.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Its settings as key=value.", show_default=False)
+    ] = None,
+    lift: Annotated[
+        str, typer.Option(help="An action that moves something in the picture upwards, such as 0,0,1.")
+    ] = "",
+    states: Annotated[int, typer.Option(min=0, help="Initial states of a task; 0: any number.")] = 0,
+    resets: Annotated[int, typer.Option(min=3, help="Resets over which memory must stay flat.")] = 30,
+    deadline: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that no reset and no chunk may really take.")
+    ] = 20.0,
+    only: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+) -> None:
+    """Check that a simulator's adapter keeps every rule; exit code 1 if it breaks one."""
+    from rlvla3.commands import conforming
+    from rlvla3.conformance import Profile
+
+    profile = Profile(lift=conforming.numbers(lift), states=states, resets=resets, deadline_s=deadline)
+    conforming.command(kind, settings or [], profile, only or [])
+
+
 @app.command()
 def doctor(
     python: Annotated[

@@ -67,6 +67,12 @@ class SimulatorConfig(Settings):
     time, for half of it as much more delay of a step; 0: each wait ends by itself."""
     chunk: int = Field(default=5, ge=1, le=1000)
     """C: actions executed for one inference."""
+    render_devices: tuple[int, ...] = ()
+    """CUDA numbers (as without CUDA_VISIBLE_DEVICES) of the GPUs that render with EGL, dealt out to the
+    processes in turn; empty: the visible ones."""
+    recycle_after: int | Literal["auto"] = "auto"
+    """Episodes that one process begins, all its envs together, before a fresh one takes its place once they
+    have ended: for simulators that leak. 0: any number; ``auto``: what the adapter asks for."""
 
     @classmethod
     def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
@@ -93,7 +99,16 @@ class SimulatorConfig(Settings):
                 f"{MOST_ENVS} envs; use fewer"
             )
         self._check_slots()
+        self._check_recycling()
         return self
+
+    def _check_recycling(self) -> None:
+        envs = self.batches * self.envs
+        if self.recycle_after not in ("auto", 0) and int(self.recycle_after) < envs:
+            raise ValueError(
+                f"recycle_after must be auto, 0, or at least {envs} (an episode for each env of a process); "
+                f"it is {self.recycle_after}"
+            )
 
     def _check_slots(self) -> None:
         sizes, even = self.slot_sizes, min(len(self.slot_sizes), self.envs)

@@ -97,6 +97,8 @@ class Trajectory(Record, frozen=True, kw_only=True):
     sub_steps: int
     end: End
     success: bool
+    solved_at_reset: bool
+    """The initial state of its episode solves the task already: its success says nothing of the policy."""
     total_reward: float
     """Undiscounted sum of its executed sub-step rewards."""
     oldest_version: Version
@@ -156,6 +158,7 @@ class TrajectoryReady(Record, frozen=True, kw_only=True):
     sub_steps: int
     end: End
     success: bool
+    solved_at_reset: bool
     total_reward: float
 
 
@@ -324,6 +327,12 @@ class ReplaceMember(Record, frozen=True, kw_only=True):
     restart: bool
 
 
+class RecycleMember(Record, frozen=True, kw_only=True):
+    """No fault: let this Simulator, which is idle, end; reap it, report MemberReaped, start a new one."""
+
+    member: Member
+
+
 class ReportEvaluation(Record, frozen=True, kw_only=True):
     """All episodes of an evaluation ended; one trajectory for each, in start order."""
 
@@ -350,6 +359,7 @@ Command = (
     | SaveCheckpoint
     | SaveBest
     | ReplaceMember
+    | RecycleMember
     | ReportEvaluation
     | Stop
 )

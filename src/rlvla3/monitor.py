@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass
 
 from rlvla3.assembly import Assembly
 from rlvla3.core.engine import Engine
@@ -35,27 +36,49 @@ _SHORT_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """One evaluation: success of each episode, in start order."""
+    """One evaluation: success of each episode, in start order.
+
+    Episodes whose initial state solved the task already are told apart: they are in no rate.
+    """
 
     version: Version
     tasks: tuple[str, ...]
     success: tuple[bool, ...]
     task_of: tuple[int, ...]
     sub_steps: tuple[int, ...]
+    solved_at_reset: tuple[bool, ...]
+
+    @property
+    def counted(self) -> tuple[bool, ...]:
+        """Success of the episodes that had something to solve."""
+        return tuple(s for s, solved in zip(self.success, self.solved_at_reset, strict=True) if not solved)
 
     @property
     def rate(self) -> float:
-        """Successes / episodes."""
-        return sum(self.success) / len(self.success)
+        """Successes / episodes; 0 where every episode began solved."""
+        return _ratio(sum(self.counted), len(self.counted))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the rate."""
-        return wilson(sum(self.success), len(self.success))
+        """95 % Wilson interval of the rate; all of [0, 1] where every episode began solved."""
+        return wilson(sum(self.counted), len(self.counted)) if self.counted else (0.0, 1.0)
+
+    @property
+    def apart(self) -> str:
+        """What to add to the rate: the episodes that are not in it."""
+        solved = sum(self.solved_at_reset)
+        return (
+            f" ({solved} more began in a state that solves the task already: not counted)" if solved else ""
+        )
 
     def of_task(self, task: int) -> tuple[bool, ...]:
-        """Success of one task's episodes."""
-        return tuple(s for s, t in zip(self.success, self.task_of, strict=True) if t == task)
+        """Success of one task's episodes that had something to solve."""
+        rows = zip(self.success, self.task_of, self.solved_at_reset, strict=True)
+        return tuple(success for success, t, solved in rows if t == task and not solved)
+
+    def rate_of_task(self, task: int) -> float:
+        """Success rate of one task."""
+        return _ratio(sum(self.of_task(task)), len(self.of_task(task)))
 
     @classmethod
     def of(
@@ -68,6 +91,7 @@ class EvaluationResult:
             success=tuple(t.success for t in trajectories),
             task_of=tuple(t.start.task for t in trajectories),
             sub_steps=tuple(t.sub_steps for t in trajectories),
+            solved_at_reset=tuple(t.solved_at_reset for t in trajectories),
         )
 
 
@@ -174,7 +198,7 @@ class Monitor:
         if isinstance(event, MemberReady | MemberReaped) and self._start_s is None:
             if all(state in (Up.UP, Up.GONE) for state in engine.health.state.values()):
                 self._start_s = self._window_s = now_s
-                self.first = self._before = _copy(engine.statistics)
+                self.first = self._before = deepcopy(engine.statistics)
                 self._first_version = engine.intake.version
                 self.usages.mark()
                 self.on_ready()
@@ -182,7 +206,7 @@ class Monitor:
             # The last of the Trainer's members ended it.
             self._attempt = engine.intake.attempt
             self._log(engine, now_s)
-        elif isinstance(event, TrajectoryReady) and not self._assembly.training:
+        elif isinstance(event, TrajectoryReady) and not self._assembly.training and not event.solved_at_reset:
             self._evaluated[0] += event.success
             self._evaluated[1] += 1
         elif isinstance(event, StopRequested):
@@ -202,13 +226,13 @@ class Monitor:
         self.results.append(result)
         low, high = result.interval
         values = {"eval/success_rate": result.rate, "eval/low": low, "eval/high": high}
+        values["eval/solved_at_reset"] = float(sum(result.solved_at_reset))
         for task, name in enumerate(result.tasks):
-            outcomes = result.of_task(task)
-            values[f"eval/{name}"] = sum(outcomes) / len(outcomes)
+            values[f"eval/{name}"] = result.rate_of_task(task)
         self._record(report.version, values, now_s)
         self._note(
             f"version {report.version}: success_rate {result.rate:.1%} "
-            f"[{low:.1%}, {high:.1%}] of {len(result.success)} held-out episodes"
+            f"[{low:.1%}, {high:.1%}] of {len(result.counted)} held-out episodes{result.apart}"
         )
         if low <= self._best:
             return None
@@ -261,10 +285,12 @@ class Monitor:
             "batch_size": _ratio(now.samples - before.samples, now.batches - before.batches),
             "success_rate": _ratio(now.successes - before.successes, now.episodes - before.episodes),
             "episodes": float(now.episodes - before.episodes),
+            "solved_at_reset": float(now.solved_at_reset - before.solved_at_reset),
             "dropped": float(sum(now.dropped.values())),
             **{f"dropped/{reason}": float(count) for reason, count in now.dropped.items()},
             "starts_given_up": float(now.given_up),
             "members_replaced": float(sum(now.replaced.values())),
+            "members_recycled": float(sum(now.recycled.values())),
             "requests_cancelled": float(now.cancelled),
             **{f"accounting/{name}": float(n) for name, n in engine.accounting().items()},
             **self._shares(engine),
@@ -276,7 +302,7 @@ class Monitor:
             {"version": float(engine.intake.version), "time_s": self._elapsed_s(now_s), **values}
         )
         self._record(engine.intake.version, values, now_s)
-        self._before = _copy(now)
+        self._before = deepcopy(now)
         self._window_s = now_s
 
     def _shares(self, engine: Engine) -> dict[str, float]:
@@ -373,10 +399,6 @@ class Monitor:
             budget = max(config.budget_s - elapsed_s, 0.0)
             left = min(left, budget) if left >= 0 else budget
         return left
-
-
-def _copy(statistics: Statistics) -> Statistics:
-    return replace(statistics, dropped=dict(statistics.dropped), replaced=dict(statistics.replaced))
 
 
 def _ratio(part: float, whole: float) -> float:

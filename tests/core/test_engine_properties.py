@@ -171,6 +171,7 @@ def runs(draw, kinds=("crash", "hang", "stuck", "skip_update"), evaluate=False, 
         step_timeout_s=3.0,
         inference_timeout_s=3.0,
         start_attempts=draw(st.sampled_from([1, 2, 1000])),
+        recycle_after=draw(st.sampled_from([0, 0, 1, 5])),
     )
     train = draw(trainings(**training))
     return {

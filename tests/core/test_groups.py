@@ -43,6 +43,7 @@ class Books:
             sub_steps=1,
             end="terminated",
             success=success,
+            solved_at_reset=False,
             total_reward=reward,
             oldest_version=Version(version),
         )

@@ -38,6 +38,7 @@ def trajectory(row, episode, group):
         sub_steps=1,
         end="terminated",
         success=False,
+        solved_at_reset=False,
         total_reward=0.0,
         oldest_version=Version(0),
     )

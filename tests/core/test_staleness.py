@@ -21,6 +21,7 @@ def trajectory(row, version):
         sub_steps=1,
         end="terminated",
         success=False,
+        solved_at_reset=False,
         total_reward=0.0,
         oldest_version=Version(version),
     )

@@ -78,6 +78,7 @@ def ended(task, success, end="terminated"):
         sub_steps=1,
         end=end,
         success=success,
+        solved_at_reset=False,
         total_reward=0.0,
         oldest_version=Version(0),
     )

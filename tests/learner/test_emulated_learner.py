@@ -24,6 +24,7 @@ TRAJECTORY = Trajectory(
     sub_steps=10,
     end="terminated",
     success=True,
+    solved_at_reset=False,
     total_reward=1.0,
     oldest_version=Version(0),
 )

@@ -85,6 +85,7 @@ def trajectory() -> Trajectory:
         sub_steps=4,
         end="terminated",
         success=True,
+        solved_at_reset=False,
         total_reward=1.0,
         oldest_version=Version(0),
     )

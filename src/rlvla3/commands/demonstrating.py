@@ -225,20 +225,22 @@ def summarise(config: Config, result: Demonstration, outcome: Outcome, stage: _S
 
 
 def _gain(before: EvaluationResult, after: EvaluationResult, seed: int) -> dict[str, Any]:
-    """Difference of success, episode by episode on the same initial states."""
-    gain = bootstrap_paired(before.success, after.success, seed)
+    """Difference of success, episode by episode on the same initial states that had something to solve."""
+    solved = [b or a for b, a in zip(before.solved_at_reset, after.solved_at_reset, strict=True)]
+    first, second = (
+        [success for success, left_out in zip(result.success, solved, strict=True) if not left_out]
+        for result in (before, after)
+    )
+    gain = bootstrap_paired(first, second, seed)
     return {"points": 100 * gain.gain, "ci95": [100 * gain.low, 100 * gain.high], "p": gain.p}
 
 
 def _entry(result: EvaluationResult) -> dict[str, Any]:
-    per_task = {}
-    for task, name in enumerate(result.tasks):
-        outcomes = result.of_task(task)
-        per_task[name] = sum(outcomes) / len(outcomes)
+    per_task = {name: result.rate_of_task(task) for task, name in enumerate(result.tasks)}
     return {
         "success_rate": result.rate,
         "ci95": list(result.interval),
-        "episodes": len(result.success),
+        "episodes": len(result.counted),
         "per_task": per_task,
     }
 
@@ -262,9 +264,8 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
     if result.more_cloning is not None:
         rows["more cloning instead, step budget"] = result.more_cloning
     for label, outcome in rows.items():
-        each = [outcome.of_task(task) for task in range(len(outcome.tasks))]
         low, high = outcome.interval
-        rates = [f"{sum(o) / len(o):.0%}" for o in each]
+        rates = [f"{outcome.rate_of_task(task):.0%}" for task in range(len(outcome.tasks))]
         table.add_row(label, *rates, f"{outcome.rate:.1%}", f"{low:.1%} - {high:.1%}")
     Console(width=140).print(table)
     for name, where in (("gain", "within the step budget"), ("gain_unlimited", "without a step limit")):

@@ -88,13 +88,11 @@ def figures(result: EvaluationResult) -> list[Row]:
         Row(name="success_rate", value=result.rate, unit="", bound=None),
         Row(name="success_rate/low", value=low, unit="", bound=None),
         Row(name="success_rate/high", value=high, unit="", bound=None),
-        Row(name="episodes", value=float(len(result.success)), unit="", bound=None),
+        Row(name="episodes", value=float(len(result.counted)), unit="", bound=None),
+        Row(name="solved_at_reset", value=float(sum(result.solved_at_reset)), unit="", bound=None),
     ]
     for task, name in enumerate(result.tasks):
-        outcomes = result.of_task(task)
-        rows.append(
-            Row(name=f"success_rate/{name}", value=sum(outcomes) / len(outcomes), unit="", bound=None)
-        )
+        rows.append(Row(name=f"success_rate/{name}", value=result.rate_of_task(task), unit="", bound=None))
     return rows
 
 
@@ -105,9 +103,9 @@ def show(result: EvaluationResult) -> None:
         table.add_column(title, justify="left" if title == "task" else "right")
     for task, name in enumerate(result.tasks):
         outcomes = result.of_task(task)
-        low, high = wilson(sum(outcomes), len(outcomes))
+        low, high = wilson(sum(outcomes), len(outcomes)) if outcomes else (0.0, 1.0)
         steps = [n for n, t in zip(result.sub_steps, result.task_of, strict=True) if t == task]
-        rate = sum(outcomes) / len(outcomes)
+        rate = result.rate_of_task(task)
         table.add_row(
             name,
             f"{rate:.1%}",
@@ -118,5 +116,6 @@ def show(result: EvaluationResult) -> None:
     Console().print(table)
     low, high = result.interval
     typer.echo(
-        f"success_rate {result.rate:.1%}, n = {len(result.success)}, 95 % interval {low:.1%} - {high:.1%}"
+        f"success_rate {result.rate:.1%}, n = {len(result.counted)}, 95 % interval {low:.1%} - {high:.1%}"
+        f"{result.apart}"
     )

@@ -10,7 +10,7 @@ loop, part      consumes                     produces                    waits f
 ``inference``   ObservationReady             RunInference, ApplyActions  size, timeout, linger
 ``training``    finished trajectories        TrainMicroBatch, Finish     B admissible trajectories
 ``weights``     UpdateDone                   PublishWeights, LoadWeights a free buffer, idle member
-``membership``  heartbeats, operations       ReplaceMember               deadlines
+``membership``  heartbeats, operations       ReplaceMember, Recycle      deadlines, idle envs
 ``ending``      the last version, requests   SaveCheckpoint, Stop        a checkpoint
 ==============  ===========================  ==========================  =========================
 
@@ -33,6 +33,7 @@ from rlvla3.core.intake import Intake
 from rlvla3.core.membership import Membership
 from rlvla3.core.outbox import Outbox
 from rlvla3.core.publishing import NONE
+from rlvla3.core.recycling import Recycling
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.sharding import At, SlotTable
 from rlvla3.core.staleness import Staleness
@@ -89,7 +90,8 @@ class Engine:
             settings.training, staleness, statistics, settings.health.start_attempts
         )
         self.evaluation = evaluation = Evaluation(settings.evaluation)
-        self.flights = flights = Flights(settings, staleness, groups, evaluation, statistics)
+        recycling = Recycling(settings.health.recycle_after, topology.simulators)
+        self.flights = flights = Flights(settings, staleness, groups, evaluation, statistics, recycling)
         self.health = health = Health(settings.health, members, now_s)
         self.weights = weights = Weights(settings, evaluation, health, outbox)
         self.inference = Inference(
@@ -135,6 +137,7 @@ class Engine:
             ending=self.ending,
             statistics=statistics,
             outbox=outbox,
+            recycling=recycling,
         )
         self.incarnation = 0
         if state is not None:
@@ -277,6 +280,7 @@ class Engine:
             sub_steps=ended.sub_steps,
             end=ended.end,
             success=ended.success,
+            solved_at_reset=ended.solved_at_reset,
             total_reward=ended.total_reward,
             oldest_version=NONE if oldest is None else oldest,
         )
@@ -303,6 +307,7 @@ class Engine:
                 self.slots.move(slot, At.STEPPING, now_s)
         for member, starts in granted.items():
             self._outbox.send(StartTrajectories(member=member, starts=tuple(starts)))
+        self.membership.recycle()
 
     def _feed(self, now_s: float) -> None:
         if not self.ending.reason:

@@ -114,6 +114,7 @@ class Evaluation:
             sub_steps=0,
             end="truncated",
             success=False,
+            solved_at_reset=False,
             total_reward=0.0,
             oldest_version=self.version,
         )

@@ -6,9 +6,10 @@ from typing import Any
 
 from rlvla3.core.evaluation import Evaluation
 from rlvla3.core.groups import NO_UNIT, Groups
+from rlvla3.core.recycling import Recycling
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.staleness import Staleness
-from rlvla3.core.starts import Starts
+from rlvla3.core.starts import Numbers, Starts
 from rlvla3.core.statistics import Statistics
 from rlvla3.messages import (
     Channel,
@@ -74,30 +75,6 @@ class _Going:
         self.next_chunk = next_chunk
 
 
-class _Numbers:
-    """Training episode numbers. With ``fixed`` envs the k-th of the i-th of E envs is k * E + i."""
-
-    def __init__(self, fixed: tuple[Env, ...]) -> None:
-        self._fixed = fixed
-        self._rank = {env: rank for rank, env in enumerate(fixed)}
-        self._next = [0] * max(1, len(fixed))
-
-    def next(self, env: Env) -> Episode:
-        rank = self._rank.get(env, 0)
-        self._next[rank] += 1
-        return Episode((self._next[rank] - 1) * len(self._next) + rank)
-
-    def env(self, episode: Episode) -> Env:
-        """Whose episode it is; any env where none is fixed."""
-        return self._fixed[episode % len(self._fixed)] if self._fixed else Env(-1)
-
-    def snapshot(self) -> list[int]:
-        return list(self._next)
-
-    def restore(self, state: list[int]) -> None:
-        self._next = list(state)
-
-
 class Flights:
     """Rows, waiting envs and flights. Evaluation episodes go first but never take a credit."""
 
@@ -108,7 +85,9 @@ class Flights:
         groups: Groups,
         evaluation: Evaluation,
         statistics: Statistics,
+        recycling: Recycling,
     ) -> None:
+        self._recycling = recycling
         self._settings = settings.training
         self._attempts = settings.health.start_attempts
         self._staleness = staleness
@@ -118,7 +97,7 @@ class Flights:
         self._owner: dict[Env, Member] = {e: s.member for s in settings.topology.slots for e in s.envs}
         fixed = tuple(sorted(self._owner)) if settings.training.quota else ()
         self._starts = Starts(settings.training.tasks, fixed)
-        self._numbers = _Numbers(fixed)
+        self._numbers = Numbers(fixed)
         self._free: deque[Row] = deque(Row(r) for r in range(settings.rows))
         self._grouped = settings.training.group_size > 1
         self._flights: dict[Row, Flight] = {}
@@ -188,7 +167,7 @@ class Flights:
         for env in list(self._waiting):
             if not self._evaluation.waiting or not self._row_left():
                 return
-            if env in self._going and not interrupt:
+            if (env in self._going and not interrupt) or self._retires(env):
                 continue
             planned = self._evaluation.next()
             assert planned is not None
@@ -215,6 +194,8 @@ class Flights:
         for env in list(self._waiting):
             if not (self._may_start(lowest) and self._row_left()):
                 return
+            if env not in self._going and self._retires(env):
+                continue
             if quota:
                 if self._used.get(env, 0) >= quota:
                     continue
@@ -268,6 +249,23 @@ class Flights:
         member = self._owner[credit.env]
         self._flights[credit.row] = Flight(credit, member, attempts, unit)
         granted.append((member, credit))
+        if credit.first_chunk == 0:
+            self._recycling.begun(member)
+
+    def _retires(self, env: Env) -> bool:
+        return self._owner[env] == self._recycling.retiring
+
+    def retire(self, member: Member) -> bool:
+        """Whether all envs of a Simulator that is retiring are between episodes; they get nothing then
+        until they wait again. Episodes that nobody wants to go on with are interrupted: nothing else
+        would end them."""
+        going = [env for env in self._going if self._owner[env] == member]
+        if (going and self._wanted) or any(f.member == member and f.ended is None for f in self):
+            return False
+        for env in going:
+            del self._going[env]
+        self.suspend(member)
+        return True
 
     def reopen_quota(self) -> None:
         """An update was skipped: every env runs its quota of this version once more."""

@@ -106,6 +106,10 @@ class Health:
         self.restarts[member] += 1
         return True
 
+    def retire(self, member: Member) -> None:
+        """Its process is about to be replaced as planned: no loss, and not counted as one."""
+        self.state[member] = Up.LOST
+
     def reaped(self, member: Member, restarting: bool, now_s: float) -> None:
         """The process is gone; a replacement is starting, or none will come."""
         self.state[member] = Up.STARTING if restarting else Up.GONE

@@ -9,11 +9,12 @@ from rlvla3.core.flights import Flights
 from rlvla3.core.health import Health, Up
 from rlvla3.core.inference import Inference
 from rlvla3.core.outbox import Outbox
+from rlvla3.core.recycling import Recycling
 from rlvla3.core.settings import EngineSettings
 from rlvla3.core.sharding import At, SlotTable
 from rlvla3.core.statistics import Statistics
 from rlvla3.core.weights import Weights
-from rlvla3.messages import Member, ReplaceMember
+from rlvla3.messages import Member, RecycleMember, ReplaceMember
 
 
 class Membership:
@@ -31,7 +32,9 @@ class Membership:
         ending: Ending,
         statistics: Statistics,
         outbox: Outbox,
+        recycling: Recycling,
     ) -> None:
+        self._recycling = recycling
         self._settings = settings
         self._health = health
         self._slots = slots
@@ -66,6 +69,7 @@ class Membership:
         if self._health.state[member] is not Up.STARTING:
             return False
         self._health.ready(member, now_s)
+        self._recycling.renewed(member)
         if member in self._settings.topology.generators:
             self._inference.set_free(member, now_s)
         for slot in self._slots.of_member(member):
@@ -101,6 +105,17 @@ class Membership:
             slot.active = 0
             self._slots.move(slot, At.IDLE, now_s)
 
+    def recycle(self) -> None:
+        """Replace the process of a retiring Simulator as soon as its envs are idle."""
+        member = self._recycling.retiring
+        if member is None or not self._health.up(member) or not self._flights.retire(member):
+            return
+        self._health.retire(member)
+        self._restarting.add(member)
+        recycled = self._statistics.recycled
+        recycled[member] = recycled.get(member, 0) + 1
+        self._outbox.send(RecycleMember(member=member))
+
     def reaped(self, member: Member, now_s: float) -> None:
         """The member's process is gone."""
         if self._health.state[member] is not Up.LOST:
@@ -108,6 +123,8 @@ class Membership:
         restarting = member in self._restarting
         self._restarting.discard(member)
         self._health.reaped(member, restarting, now_s)
+        if not restarting:
+            self._recycling.renewed(member)
         if member in self._settings.topology.generators:
             self._weights.gone(member)
             self._inference.requeue(member)

@@ -141,6 +141,8 @@ class HealthSettings:
     """After so long a replacement no longer counts."""
     start_attempts: int
     """Times an episode start is tried before it is dropped."""
+    recycle_after: int = 0
+    """Episodes that a Simulator's process begins before a fresh one takes its place; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvla3.core.sampling import law
 from rlvla3.core.settings import TaskSettings
-from rlvla3.messages import Env, Start, Trajectory
+from rlvla3.messages import Env, Episode, Start, Trajectory
 
 
 class _Sequence:
@@ -86,7 +86,7 @@ class Starts:
         """An update is done: tell the law how the episodes ended that it trained the end of."""
         outcomes: dict[int, tuple[int, int]] = {}
         for trajectory in trajectories:
-            if trajectory.end != "segment":
+            if trajectory.end != "segment" and not trajectory.solved_at_reset:
                 episodes, successes = outcomes.get(trajectory.start.task, (0, 0))
                 outcomes[trajectory.start.task] = (episodes + 1, successes + trajectory.success)
         self._sequence.law.learn(outcomes)
@@ -123,3 +123,30 @@ class Starts:
         self._again = {}
         for env, task, split, index, attempts in state["again"]:
             self.again(Env(env), Start(task=task, split=split, state=index), attempts)
+
+
+class Numbers:
+    """Training episode numbers. With ``fixed`` envs the k-th of the i-th of E envs is k * E + i."""
+
+    def __init__(self, fixed: tuple[Env, ...]) -> None:
+        self._fixed = fixed
+        self._rank = {env: rank for rank, env in enumerate(fixed)}
+        self._next = [0] * max(1, len(fixed))
+
+    def next(self, env: Env) -> Episode:
+        """A number for the env's next episode."""
+        rank = self._rank.get(env, 0)
+        self._next[rank] += 1
+        return Episode((self._next[rank] - 1) * len(self._next) + rank)
+
+    def env(self, episode: Episode) -> Env:
+        """Whose episode it is; any env where none is fixed."""
+        return self._fixed[episode % len(self._fixed)] if self._fixed else Env(-1)
+
+    def snapshot(self) -> list[int]:
+        """JSON-ready state."""
+        return list(self._next)
+
+    def restore(self, state: list[int]) -> None:
+        """Continue from a snapshot."""
+        self._next = list(state)

@@ -44,9 +44,13 @@ class Statistics:
     """Episode starts, of training and of evaluation, that failed too often to be tried again."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Members by the number of times they were replaced."""
+    recycled: dict[str, int] = field(default_factory=dict)
+    """Simulators by the number of times that a fresh process took over as planned."""
     successes: int = 0
     episodes: int = 0
-    """Training episodes that ended, and how many of them succeeded."""
+    """Training episodes that ended, and how many of them succeeded; without those of ``solved_at_reset``."""
+    solved_at_reset: int = 0
+    """Training episodes that ended and had begun in a state that solves the task already."""
 
     def turn(self, seconds: float) -> None:
         """Count an observation that came after so long."""
@@ -59,9 +63,13 @@ class Statistics:
         """Count a finished training trajectory."""
         self.finished += 1
         self.sub_steps += trajectory.sub_steps
-        if trajectory.end != "segment":
-            self.episodes += 1
-            self.successes += trajectory.success
+        if trajectory.end == "segment":
+            return
+        if trajectory.solved_at_reset:
+            self.solved_at_reset += 1
+            return
+        self.episodes += 1
+        self.successes += trajectory.success
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count discarded trajectories."""

@@ -204,7 +204,8 @@ class Lane(threading.Thread):
                 self._begin("resetting", slot)
                 slot.elapsed[index] = 0
                 with self.usage("simulate"):
-                    slot.batch.reset(index, credit.start, credit.step_limit)
+                    solved = slot.batch.reset(index, credit.start, credit.step_limit)
+                slot.solved[index] = bool(solved)
                 if credit.video:
                     flight.video = VideoWriter(Path(credit.video))
                     flight.video.add(slot.batch.picture(index))
@@ -366,6 +367,7 @@ class Lane(threading.Thread):
                 sub_steps=flight.sub_steps,
                 end=end,
                 success=flight.success,
+                solved_at_reset=slot.solved[index],
                 total_reward=flight.reward,
             )
         )

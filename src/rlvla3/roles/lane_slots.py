@@ -47,6 +47,8 @@ class LaneSlot:
         """Indices of the present request."""
         self.elapsed = dict.fromkeys(range(len(plan.envs)), 0)
         """Sub-steps of each env's episode."""
+        self.solved = dict.fromkeys(range(len(plan.envs)), False)
+        """Whether each env's episode began in a state that solves its task."""
         self.kept: dict[int, Observation] = {}
         """Last observation of a segment, first of the next one."""
         self.seq = -1

@@ -32,6 +32,7 @@ from rlvla3.messages import (
     MemberReaped,
     MicroBatchDone,
     PublishWeights,
+    RecycleMember,
     ReplaceMember,
     ReportEvaluation,
     RunInference,
@@ -78,6 +79,7 @@ class Report:
     evaluations: list[ReportEvaluation] = field(default_factory=list)
     checkpoints: list[tuple[Version, str]] = field(default_factory=list)
     replaced: list[tuple[Member, str]] = field(default_factory=list)
+    recycled: list[Member] = field(default_factory=list)
     stop: Stop | None = None
 
 
@@ -159,6 +161,7 @@ class VirtualRuntime:
             PublishWeights: self._publish,
             SaveCheckpoint: self._save,
             ReplaceMember: self._replace,
+            RecycleMember: self._recycle,
             ReportEvaluation: self.report.evaluations.append,
             Stop: self._stop,
         }
@@ -264,14 +267,21 @@ class VirtualRuntime:
             self._tell(StopRequested(reason="asked to"))
 
     def _replace(self, command: ReplaceMember) -> None:
-        member = command.member
+        self.report.replaced.append((command.member, command.reason))
+        self._bury(command.member, command.restart)
+
+    def _recycle(self, command: RecycleMember) -> None:
+        self._simulators.retire(command.member)
+        self.report.recycled.append(command.member)
+        self._bury(command.member, restart=True)
+
+    def _bury(self, member: Member, restart: bool) -> None:
         if member in self._reaping:
             raise RuntimeError(f"{member} was replaced twice at once")
         self._reaping.add(member)
-        self.report.replaced.append((member, command.reason))
         self._lost.add(member)
         self._life[member] += 1
-        self._at(self._now_s + self._reap_s, Member(""), _Reap(member=member, restart=command.restart))
+        self._at(self._now_s + self._reap_s, Member(""), _Reap(member=member, restart=restart))
 
     def _reap(self, reap: _Reap) -> None:
         member = reap.member
@@ -369,14 +379,10 @@ class VirtualRuntime:
         done = UpdateDone(member=command.member, update=command.update, skipped=self._skipping)
         self._at(self._trainer_free_s[command.member], command.member, done)
 
-    def _first_trainer(self, member: Member) -> bool:
-        """Whether this is the member that writes."""
-        return member == self._settings.topology.trainers[0]
-
     def _publish(self, command: PublishWeights) -> None:
         if command.version != self._version:
             raise RuntimeError(f"version {command.version} published, the Trainer has {self._version}")
-        if not self._first_trainer(command.member):
+        if command.member != self._settings.topology.trainers[0]:
             return
         done = WeightsPublished(
             member=command.member,
@@ -388,7 +394,7 @@ class VirtualRuntime:
         self._at(free_s + self._costs.publish_s, command.member, done)
 
     def _save(self, command: SaveCheckpoint) -> None:
-        if not self._first_trainer(command.member):
+        if command.member != self._settings.topology.trainers[0]:
             return
         self.report.checkpoints.append((command.version, command.engine_state))
         saved = CheckpointSaved(member=command.member, version=command.version)

@@ -116,6 +116,15 @@ class VirtualSimulators:
         """Nothing that it steps from now on ever returns."""
         self._stuck.add(member)
 
+    def retire(self, member: Member) -> None:
+        """The process is told to end.
+
+        Raises:
+            RuntimeError: one of its envs runs a trajectory.
+        """
+        if any(slot.flying for slot in self._slots.values() if slot.member == member):
+            raise RuntimeError(f"{member} was recycled while it runs a trajectory")
+
     def reap(self, member: Member) -> None:
         """The process is gone."""
         self._stuck.discard(member)
@@ -216,6 +225,7 @@ class VirtualSimulators:
             sub_steps=flying.chunk * self._workload.chunk,
             end=end,
             success=end == "terminated" and flying.success,
+            solved_at_reset=False,
             total_reward=float(flying.chunk),
         )
         self._at(at_s, slot.member, ready)

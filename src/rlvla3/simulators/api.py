@@ -34,6 +34,9 @@ class SimulatorSpec:
     """Whether MuJoCo renders its frames: a GL back-end is tried before anything starts."""
     endless: bool = False
     """Whether an episode without a step limit never ends, so that it cannot be evaluated."""
+    recycle_after: int = 0
+    """Episodes after which its process should give way to a fresh one, because resets leak memory that
+    nothing else gives back; 0: any number. ``simulator.recycle_after`` overrides it."""
     waits: bool = False
     """Whether its envs wait for something outside (``WaitingEnv``): one lane then lets all of its
     slots wait at the same time."""
@@ -54,10 +57,14 @@ class Step:
 class Env(Protocol):
     """One environment. Used by one thread only; never pickled; built where it is used."""
 
-    def reset(self, start: Start, step_limit: int) -> None:
+    def reset(self, start: Start, step_limit: int) -> bool | None:
         """Go to a fixed initial state. Equal starts give bit-identical episodes.
 
         ``step_limit``: sub-steps after which a step reports the cut; 0 for the own limit.
+
+        Returns:
+            whether this state solves the task already, so that a success would say nothing of the policy;
+            None where it never does.
         """
         ...
 
@@ -135,7 +142,7 @@ class EnvBatch(Protocol):
     busy: int
     """Index of the env at work, or of the last one that was: names it when it hangs or fails."""
 
-    def reset(self, index: int, start: Start, step_limit: int) -> None:
+    def reset(self, index: int, start: Start, step_limit: int) -> bool | None:
         """``Env.reset`` of one env."""
         ...
 

@@ -132,9 +132,9 @@ class SerialBatch:
             error.add_note(f"in env {index} of its batch, while it {verb}")
             raise
 
-    def reset(self, index: int, start: Start, step_limit: int) -> None:
-        """Reset one env."""
-        self._named(index, "reset", self._envs[index].reset, start, step_limit)
+    def reset(self, index: int, start: Start, step_limit: int) -> bool:
+        """Reset one env; whether its task is solved already."""
+        return bool(self._named(index, "reset", self._envs[index].reset, start, step_limit))
 
     def begin(self, indices: Sequence[int], actions: npt.NDArray[np.float32]) -> float:
         """Begin one sub-step of the named envs; actions [n, A]."""

@@ -59,6 +59,9 @@ class SyntheticSettings(TaskSettings):
     """Reward of every sub-step of ``delay``."""
     success_at: int = Field(default=0, ge=0)
     """Sub-step (from 1) at which ``delay`` succeeds; 0: never."""
+    solved_states: tuple[int, ...] = ()
+    """Initial states of every task and split in which the task is solved already: ``reach`` puts the pointer
+    on its target, ``delay`` succeeds with the first sub-step."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of latencies and of the scenes."""
     faults: tuple[Fault, ...] = ()
@@ -129,11 +132,12 @@ class _SyntheticEnv:
         self._steps = 0
         self._blind = False
 
-    def reset(self, start: Start, step_limit: int) -> None:
-        """Go to ``start``; ``step_limit`` 0 means the own limit."""
+    def reset(self, start: Start, step_limit: int) -> bool:
+        """Go to ``start``; ``step_limit`` 0 means the own limit. Whether the task is solved already."""
         self._start, self._steps = start, 0
         self._limit = step_limit or self._settings.own_limit
         self._strike(resets=True)
+        return start.state in self._settings.solved_states
 
     def step(self, action: npt.NDArray[np.float32]) -> Step:
         """Execute one action, clipped to [-1, 1]."""
@@ -186,11 +190,11 @@ class DelayEnv(_SyntheticEnv):
         self._latencies_s: list[float] = []
         """Of the block of sub-steps that the present one belongs to."""
 
-    def reset(self, start: Start, step_limit: int) -> None:
+    def reset(self, start: Start, step_limit: int) -> bool:
         """Go to ``start``."""
         self._action = np.zeros(self._settings.action_dim, np.float32)
         self._latencies_s = _latencies_s(self._settings, start, 0)
-        super().reset(start, step_limit)
+        return super().reset(start, step_limit)
 
     def begin(self, action: npt.NDArray[np.float32]) -> float:
         """Begin a sub-step, which takes its latency from now on."""
@@ -216,7 +220,9 @@ class DelayEnv(_SyntheticEnv):
 
     def _act(self, action: npt.NDArray[np.float32]) -> tuple[float, bool]:
         self._action = action.astype(np.float32)
-        return self._settings.constant_reward, self._steps == self._settings.success_at
+        solved = self._start.state in self._settings.solved_states
+        success = self._steps == (1 if solved else self._settings.success_at)
+        return self._settings.constant_reward, success
 
     def observe(self) -> Observation:
         """``tag`` float32 [4]: task, split number, state, sub-step; ``last_action`` float32 [A];
@@ -247,7 +253,7 @@ class ReachEnv(_SyntheticEnv):
         self._velocity = np.zeros(2, np.float32)
         self._target = self._scene.targets[0]
 
-    def reset(self, start: Start, step_limit: int) -> None:
+    def reset(self, start: Start, step_limit: int) -> bool:
         """Go to ``start``. The scene depends on split and state, not on the colour asked for."""
         layout = Start(task=0, split=start.split, state=start.state)
         self._scene = place(_random(self._settings.seed, layout, _PLACES, 0))
@@ -255,8 +261,10 @@ class ReachEnv(_SyntheticEnv):
         self._velocity = np.zeros(2, np.float32)
         colour = self._settings.colours[start.task]
         self._target = self._scene.targets[list(COLOURS).index(colour)]
+        if start.state in self._settings.solved_states:
+            self._pointer = self._target.copy()
         self._reward.begin(self._dense())
-        super().reset(start, step_limit)
+        return super().reset(start, step_limit)
 
     def _distance(self) -> float:
         return float(np.hypot(*(self._target - self._pointer)))

@@ -30,6 +30,7 @@ from rlvla3.messages import (
     MemberLost,
     MemberReady,
     MemberReaped,
+    RecycleMember,
     ReplaceMember,
     ReportEvaluation,
     SaveBest,
@@ -289,6 +290,9 @@ class LocalRuntime:
     def _execute(self, command: Command) -> None:
         if isinstance(command, ReplaceMember):
             self._replace(command)
+        elif isinstance(command, RecycleMember):
+            self._send(command.member, Shutdown())
+            self._recycle(command, self._clock.now_s() + _GOODBYE_S)
         elif isinstance(command, ReportEvaluation):
             self._judge(command)
         elif isinstance(command, Stop):
@@ -371,7 +375,16 @@ class LocalRuntime:
             process.ask_for_stacks()
             self._after(_STACKS_S, lambda: self._bury(command, process))
 
-    def _bury(self, command: ReplaceMember, process: Process) -> None:
+    def _recycle(self, command: RecycleMember, until_s: float) -> None:
+        """Wait for an idle member, told to end, until it has freed what it held; then start it anew."""
+        process = self._processes[command.member]
+        if process.wait(0) or self._clock.now_s() >= until_s:
+            self._bury(command, process)
+        else:
+            process.connection.flush()
+            self._after(_REAP_S, lambda: self._recycle(command, until_s))
+
+    def _bury(self, command: ReplaceMember | RecycleMember, process: Process) -> None:
         process.kill()
         if not process.wait(_REAP_S):
             self._after(_REAP_S, lambda: self._bury(command, process))
@@ -381,12 +394,15 @@ class LocalRuntime:
         del self._processes[command.member]
         self._succeed(command, process.log_tail())
 
-    def _succeed(self, command: ReplaceMember, log: str) -> None:
+    def _succeed(self, command: ReplaceMember | RecycleMember, log: str) -> None:
         """The member's process is gone: say so, and start the next one if there is to be one."""
-        if command.member not in self._refused:
-            self._observer.on_lost(command.member, command.reason, log)
+        restart = True
+        if isinstance(command, ReplaceMember):
+            restart = command.restart
+            if command.member not in self._refused:
+                self._observer.on_lost(command.member, command.reason, log)
         self._events.append(MemberReaped(member=command.member))
-        if command.restart and self._stop is None:
+        if restart and self._stop is None:
             self._spawn(command.member)
 
     def _show_lost_trainers(self, engine: Engine) -> None:

@@ -13,6 +13,7 @@ from rlvla3.roles.lane import Emit
 from rlvla3.roles.lane_slots import SlotPlan
 from rlvla3.roles.simulator import SimulatorRole
 from rlvla3.runtime.payloads import SlabLayout, map_slab
+from rlvla3.simulators.egl_devices import choose, render_on
 from rlvla3.simulators.registry import simulator_class
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class SimulatorPart:
     """Its slots."""
     round_s: float
     """See ``Lane``."""
+    renders: bool
+    """Whether MuJoCo renders its frames."""
+    number: int
+    """Which of the Simulators it is, from 0."""
+    render_devices: tuple[int, ...]
+    """CUDA numbers of the GPUs that render; empty: the visible ones."""
     layout: SlabLayout
     slab: int
     """File descriptor of the trajectory slab."""
@@ -47,6 +54,9 @@ def simulator_part(assembly: "Assembly", member: Member, slab: int) -> Simulator
         options=config.options.model_dump_json(),
         plans=tuple(SlotPlan(slot=s.slot, envs=s.envs, lane=i % config.lanes) for i, s in enumerate(mine)),
         round_s=config.round_ms / 1000,
+        renders=assembly.spec.needs_gl,
+        number=assembly.topology.simulators.index(member),
+        render_devices=config.render_devices,
         layout=assembly.layout,
         slab=slab,
     )
@@ -57,6 +67,8 @@ def build_simulator(part: SimulatorPart, emit: Emit) -> SimulatorRole:
     with guarded("simulator.kind", part.kind):
         adapter = simulator_class(part.kind)
         simulator = adapter(adapter.Settings.model_validate_json(part.options))
+    if part.renders:
+        render_on(choose(part.number, part.render_devices))
     return SimulatorRole(
         member=part.member,
         simulator=simulator,
