@@ -90,6 +90,7 @@ def test_a_checkpoint_acts_as_its_own_configuration_says(capsys: pytest.CaptureF
 
 
 @pytest.mark.long
+@pytest.mark.pusht  # whose extra brings the package that draws the pendulum
 def test_a_checkpoint_of_another_set_up_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     folder = clone(Path("run"), load_config("reach", []))
     line = refused(

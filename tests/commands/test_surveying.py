@@ -30,7 +30,7 @@ def test_what_is_said_of_a_simulator_fits_its_adapter(name: str) -> None:
     package = PACKAGES[name]
     assert package.plays in simulator_class(name).Settings.model_fields
     assert bool(package.names) != bool(package.uncounted)
-    assert not package.distribution or package.extra
+    assert not package.distribution or bool(package.extra) != bool(package.install)
 
 
 def test_the_table_and_the_file_say_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

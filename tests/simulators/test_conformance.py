@@ -1,12 +1,13 @@
 """Every adapter of this package keeps the rules of ``rlvla3.conformance``; others run them over theirs."""
 
 import dataclasses
-import importlib.util
+from importlib.util import find_spec
 
 import pytest
 
 from rlvla3.conformance import CHECKS, LIVE, Profile, Subject
 
+SPLITS = ("train", "held_out", "demonstration")
 ADAPTERS = {
     "delay": ("synthetic", {"task": "delay", "mean_ms": [0.01, 0.02], "latency": "log_normal", "cv": 0.5}),
     "reach": ("synthetic", {"task": "reach"}),
@@ -29,16 +30,20 @@ ADAPTERS = {
         },
     ),
     "libero": ("libero", {"tasks": [0, 4], "image_size": 32}),
+    "robocasa": ("robocasa", {"image_size": 48, "kitchens": {split: [[1, 1]] for split in SPLITS}}),
 }
 
 
 def needing(package, extra):
     """Marks of a simulator that is skipped where it is not installed."""
-    missing = importlib.util.find_spec(package) is None
+    missing = find_spec(package) is None
     reason = f"{package} is not installed: pip install 'rlvla3[{extra}]'"
     return (getattr(pytest.mark, extra), pytest.mark.skipif(missing, reason=reason))
 
 
+IN_ITS_ENVIRONMENT = pytest.mark.skipif(
+    find_spec("robocasa") is None, reason="test_robocasa.py runs these in RoboCasa's own environment"
+)
 PARAMETERS = [
     "delay",
     "reach",
@@ -50,6 +55,7 @@ PARAMETERS = [
     pytest.param("pusht-state", marks=(pytest.mark.pusht, pytest.mark.live)),
     pytest.param("pusht-pixels", marks=(pytest.mark.pusht, pytest.mark.live)),
     pytest.param("libero", marks=needing("libero", "libero")),
+    pytest.param("robocasa", marks=[pytest.mark.robocasa, IN_ITS_ENVIRONMENT]),
 ]
 PROFILES = {
     "delay": Profile(images=(), seeded=False, deadline_s=2),
@@ -62,6 +68,7 @@ PROFILES = {
     "maniskill": Profile(deadline_s=60),
     "maniskill_state": Profile(deadline_s=60),
     "libero": Profile(lift=(0, 0, 1, 0, 0, 0, 0), deadline_s=120),
+    "robocasa": Profile(lift=(0, 0, 1, *[0] * 9), deadline_s=30),
 }
 """What the checks cannot find out by themselves; an adapter without an entry has the defaults."""
 MANY_RESETS = 200

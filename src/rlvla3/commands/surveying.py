@@ -69,7 +69,9 @@ def _row(name: str, package: Package) -> SimulatorRow:
         tasks=str(len(package.names)) if package.tasks else package.uncounted,
         observations=package.sees,
         graphics=package.graphics,
-        install="" if version else f"{sys.executable} -m pip install 'rlvla3[{package.extra}]'",
+        install=""
+        if version
+        else package.install or f"{sys.executable} -m pip install 'rlvla3[{package.extra}]'",
     )
 
 

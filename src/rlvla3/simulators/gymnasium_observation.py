@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
+from rlvla3.plugins import USERS_FAULTS, in_words
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation
 from rlvla3.simulators.pixels import as_bytes, shrink
@@ -177,7 +178,13 @@ class Transform:
                 f"{self._what}: simulator.options.observation names {source!r}, but the environment has no "
                 f"method {name}; name an entry of its observations ({self._listed()})"
             )
-        return method()
+        try:
+            return method()
+        except USERS_FAULTS as error:
+            raise UserError(
+                f"{self._what}: the environment cannot draw itself ({in_words(error)}); install what "
+                "it misses"
+            ) from error
 
     def instruction(self, raw: Any) -> str:
         """The instruction in an observation; empty where no entry holds it."""

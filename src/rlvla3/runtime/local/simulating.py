@@ -33,16 +33,17 @@ class SimulatorPart:
     """Its slots."""
     round_s: float
     """See ``Lane``."""
+    renders: bool
+    """Whether MuJoCo renders its frames."""
+    number: int
+    """Which of the Simulators it is, from 0."""
+    render_devices: tuple[int, ...]
+    """CUDA numbers of the GPUs that render; empty: the visible ones."""
     layout: SlabLayout
     slab: int
     """File descriptor of the trajectory slab."""
-    number: int
-    """Its place among the Simulators."""
     replan: int
     """See ``Lane``."""
-    render_devices: tuple[int, ...] | None
-    """CUDA numbers of the devices that the Simulators render on in turn (empty: those in sight); None: it
-    renders nothing with MuJoCo."""
 
 
 def simulator_part(assembly: "Assembly", member: Member, slab: int) -> SimulatorPart:
@@ -60,11 +61,12 @@ def simulator_part(assembly: "Assembly", member: Member, slab: int) -> Simulator
             for i, s in enumerate(mine)
         ),
         round_s=config.round_ms / 1000,
+        renders=assembly.spec.needs_gl,
+        number=assembly.topology.simulators.index(member),
+        render_devices=config.render_devices,
         layout=assembly.layout,
         slab=slab,
         replan=0 if assembly.training else assembly.config.evaluation.replan,
-        number=assembly.topology.simulators.index(member),
-        render_devices=config.render_devices if assembly.spec.needs_gl else None,
     )
 
 
@@ -73,7 +75,7 @@ def build_simulator(part: SimulatorPart, emit: Emit) -> SimulatorRole:
     with guarded("simulator.kind", part.kind):
         adapter = simulator_class(part.kind)
         simulator = adapter(adapter.Settings.model_validate_json(part.options))
-    if part.render_devices is not None:
+    if part.renders:
         render_on(choose(part.number, part.render_devices))
     return SimulatorRole(
         member=part.member,
