@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from rlvla3.messages import FieldSpec
 from rlvla3.transforms.images import Orientation
 from rlvla3.transforms.rotations import Form, size_of
@@ -32,8 +34,7 @@ class Camera:
     """How the field's frames come; adapters of this package give them upright."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Plain numbers: positions, joints, velocities, modes."""
 
     name: str
@@ -52,8 +53,7 @@ class Numbers:
         return f"{self.name} [{self.size}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A rotation, absolute or of one action."""
 
     name: str
@@ -74,8 +74,7 @@ class Rotation:
         return f"{self.name} [{self.size}] {self.form}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gripper:
+class Gripper(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How open a gripper is, or shall be."""
 
     open: tuple[float, ...]
@@ -99,8 +98,7 @@ class Gripper:
         return "{} [{}] open {}, closed {}".format(self.name, self.size, *ends)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class Switch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Something between two ends that is no gripper: the mode of a mobile robot."""
 
     name: str
