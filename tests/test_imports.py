@@ -163,7 +163,7 @@ def test_transforms_know_neither_simulators_nor_policies() -> None:
     wrong = [item for item in outward("rlvla3.transforms") if not within(item.imported, *allowed)]
     assert not wrong, listed(wrong)
     loaded = {i.imported.partition(".")[0] for i in IMPORTS if within(i.importer, "rlvla3.transforms")}
-    assert loaded <= sys.stdlib_module_names | {"rlvla3", "numpy", "pydantic"}
+    assert loaded <= sys.stdlib_module_names | {"rlvla3", "numpy", "pydantic", "msgspec"}
 
 
 def test_algorithms_are_pure_functions() -> None:

@@ -4,10 +4,14 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import bandit
 import pytest
+import torch
 
+from rlvla3.algorithms.api import Groups, Needs
+from rlvla3.algorithms.own import Own
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
 from rlvla3.config import load_config
@@ -213,3 +217,35 @@ def test_a_simulator_that_cannot_demonstrate(
     line = capsys.readouterr().err
     assert end.value.code == 2 and len(line.strip().splitlines()) == 1, line
     assert "simulator.kind = 'mine:Mine' fails" in line and fault in line
+
+
+@pytest.mark.parametrize(
+    ("groups", "line"),
+    [
+        ({"size": 0}, "needs.groups.size must be an integer of at least 2, it is 0"),
+        ({"size": 1}, "needs.groups.size must be an integer of at least 2, it is 1"),
+        ({"size": 8, "score": "foo"}, "needs.groups.score must be success or return, it is 'foo'"),
+        (
+            {"size": 8, "replacements": -2},
+            "needs.groups.replacements must be an integer of at least 0, it is -2",
+        ),
+        ({"size": 8, "tolerance": -1}, "needs.groups.tolerance must be a number of at least 0, it is -1"),
+    ],
+)
+def test_groups_of_an_own_algorithm_that_cannot_be_are_one_line(groups: dict, line: str) -> None:
+    algorithm = SimpleNamespace(needs=Needs(groups=Groups(**groups)), estimates=None, loss=None)
+    with pytest.raises(UserError, match=re.escape(line)):
+        Own(algorithm, "mine:Thing")
+
+
+@pytest.mark.parametrize("name", ["grad_norm", "a b/c", "", 3])
+def test_a_figure_of_an_own_algorithm_stands_in_for_no_other(name: object) -> None:
+    loss = torch.ones(2, requires_grad=True) * 1
+    own = Own(
+        SimpleNamespace(
+            needs=Needs(), estimates=None, loss=lambda inputs, value_only: (loss, {name: loss.detach()})
+        ),
+        "mine:Thing",
+    )
+    with pytest.raises(UserError, match=re.escape(f"loss: figure {name!r} must be named in small letters")):
+        own.loss(SimpleNamespace(value=torch.zeros(2)), value_only=False)

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Score = Literal["success", "return"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
     """Trajectories that share their start and are compared with each other."""
 
     size: int
     """G: members of a group."""
-    score: Literal["success", "return"] = "success"
+    score: Score = "success"
     """What members are compared by: 1 for a success, or the undiscounted return to the first end."""
     replacements: int = 0
     """Groups of one version whose members all have the same score, and teach nothing, that may be

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, get_args
 
-from rlvla3.algorithms.api import Algorithm, Estimates, Figures, LossInputs, Needs, Rollouts
+from rlvla3.algorithms.api import Algorithm, Estimates, Figures, Groups, LossInputs, Needs, Rollouts, Score
 from rlvla3.errors import UserError
 from rlvla3.plugins import guarded
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+OF_UPDATES = frozenset(
+    ("grad_norm", "lr", "epochs", "steps", "version", "chunks", "trajectories", "sub_steps")
+)
+"""Figures of a whole update, which one of a chunk must not stand in for."""
 
 
 class Own:
@@ -25,6 +32,22 @@ class Own:
         self.needs: Needs = getattr(algorithm, "needs", None)  # type: ignore[assignment]
         if not isinstance(self.needs, Needs):
             raise self._error("its attribute needs must be a Needs")
+        if self.needs.groups is not None:
+            self._check_groups(self.needs.groups)
+
+    def _check_groups(self, groups: Any) -> None:
+        if not isinstance(groups, Groups):
+            raise self._error("needs.groups must be a Groups or None")
+        rules = {
+            "size must be an integer of at least 2": _is_count(groups.size, 2),
+            "score must be success or return": groups.score in get_args(Score),
+            "replacements must be an integer of at least 0": _is_count(groups.replacements, 0),
+            "tolerance must be a number of at least 0": isinstance(groups.tolerance, int | float)
+            and groups.tolerance >= 0,
+        }
+        for rule, kept in rules.items():
+            if not kept:
+                raise self._error(f"needs.groups.{rule}, it is {getattr(groups, rule.partition(' ')[0])!r}")
 
     def estimates(self, rollouts: Rollouts) -> tuple[Estimates, Figures]:
         """As the algorithm's; advantages and returns [N, T], figures [N]."""
@@ -55,6 +78,11 @@ class Own:
         if not isinstance(figures, dict):
             raise self._error(f"{what}: figures must be a dict of tensors, they are {type(figures).__name__}")
         for name, values in figures.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in OF_UPDATES:
+                raise self._error(
+                    f"{what}: figure {name!r} must be named in small letters, digits and _, and not as a "
+                    "figure of the update; choose another name"
+                )
             self._check(f"{what}: figure {name!r}", values, shape)
 
     def _check(self, what: str, values: Any, shape: tuple[int, ...]) -> None:
@@ -65,3 +93,7 @@ class Own:
 
     def _error(self, text: str) -> UserError:
         return UserError(f"algorithm.kind = {self._kind!r}: {text}; see rlvla3.algorithms.api")
+
+
+def _is_count(number: Any, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= least

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rlvla3.messages import FieldSpec, Record
+import msgspec
+
+from rlvla3.messages import FieldSpec
 from rlvla3.transforms.images import Orientation
 from rlvla3.transforms.rotations import Form, size_of
 
@@ -32,7 +34,7 @@ class Camera:
     """How the field's frames come; adapters of this package give them upright."""
 
 
-class Numbers(Record, frozen=True, kw_only=True, tag=True):
+class Numbers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Plain numbers: positions, joints, velocities, modes."""
 
     name: str
@@ -51,7 +53,7 @@ class Numbers(Record, frozen=True, kw_only=True, tag=True):
         return f"{self.name} [{self.size}]"
 
 
-class Rotation(Record, frozen=True, kw_only=True, tag=True):
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A rotation, absolute or of one action."""
 
     name: str
@@ -72,7 +74,7 @@ class Rotation(Record, frozen=True, kw_only=True, tag=True):
         return f"{self.name} [{self.size}] {self.form}"
 
 
-class Gripper(Record, frozen=True, kw_only=True, tag=True):
+class Gripper(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How open a gripper is, or shall be."""
 
     open: tuple[float, ...]
@@ -96,7 +98,7 @@ class Gripper(Record, frozen=True, kw_only=True, tag=True):
         return "{} [{}] open {}, closed {}".format(self.name, self.size, *ends)
 
 
-class Switch(Record, frozen=True, kw_only=True, tag=True):
+class Switch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Something between two ends that is no gripper: the mode of a mobile robot."""
 
     name: str
