@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 
 _MB = 1024**2
+_LOOK_S, _LOOKS, _ALIKE = 0.05, 100, 5
+"""Seconds between two looks at what a process holds, how many at most, and how many must be alike."""
 
 
 def _episode(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
@@ -34,10 +37,10 @@ def _lives(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     """Two lives load whatever is loaded once."""
     for _ in range(2):
         _live(subject)
-    before, start_mb = _held(), _resident_mb()
+    before, start_mb = _settled(), _resident_mb()
     for _ in range(order["lives"]):
         _live(subject)
-    after, end_mb = _held(), _resident_mb()
+    after, end_mb = _settled(), _resident_mb()
     # What is closed and opened again has another name, so only more than before is too much.
     left = {
         what: sorted(after[what] - held) if len(after[what]) > len(held) else []
@@ -81,6 +84,17 @@ def _resets(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
         _use(env, subject, state % states)
     gc.collect()
     return {"mb": (_resident_mb() - start_mb) / count}
+
+
+def _settled() -> dict[str, set[str]]:
+    """What is held once it stays: the system sees a thread's end a moment after Python does."""
+    seen = [_held()]
+    while len(seen) < _LOOKS and not (
+        len(seen) > _ALIKE and all(held == seen[-1] for held in seen[-_ALIKE:])
+    ):
+        time.sleep(_LOOK_S)
+        seen.append(_held())
+    return seen[-1]
 
 
 def _held() -> dict[str, set[str]]:
