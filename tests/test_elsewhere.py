@@ -17,6 +17,7 @@ from rlvla3.config_loading import dump
 from rlvla3.elsewhere import adapter_class, asking
 from rlvla3.errors import UserError
 from rlvla3.plugins import distrust
+from rlvla3.simulators.registry import simulator_class
 
 OPTIONS = {"task": "delay", "mean_ms": 1, "cv": 1, "latency": "log_normal", "step_limits": 12}
 
@@ -199,3 +200,17 @@ def test_code_that_options_name_is_a_strangers_there_too(python: Path) -> None:
         asked = asking.ask(str(python), ADAPTER, {**OPTIONS, "mean_ms": 4})
     assert asked.options["mean_ms"] == 4
     assert adapter.kind == ADAPTER
+
+
+def test_answers_cross_to_other_processes_with_what_their_fields_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "_known", {})
+    for kind in ("synthetic", "metaworld"):
+        spec = (made := simulator_class(kind))(made.Settings()).spec
+        assert spec.meaning is not None
+        asking._known[kind] = asking.Answer(options={}, spec=spec)
+    found, text = dict(asking._known), asking.known()
+    asking._known.clear()
+    asking.remember(text)
+    assert asking._known == found

@@ -65,6 +65,9 @@ PROFILES = {
     "metaworld": Profile(lift=(0, 0, 1, 0), deadline_s=10),
     "pusht-state": Profile(deadline_s=5),
     "pusht-pixels": Profile(deadline_s=5, lift=(0, -1)),
+    "maniskill": Profile(deadline_s=60),
+    "maniskill_state": Profile(deadline_s=60),
+    "libero": Profile(lift=(0, 0, 1, 0, 0, 0, 0), deadline_s=120),
     "robocasa": Profile(lift=(0, 0, 1, *[0] * 9), deadline_s=30),
 }
 """What the checks cannot find out by themselves; an adapter without an entry has the defaults."""

@@ -83,7 +83,7 @@ def _note(found: dict[bytes, str], env: Env, start: Start, name: str) -> None:
 
 def every_state_is_visited(subject: Subject) -> None:
     """Over a run's worth of starts each task visits each of its states, equally often."""
-    spec, states = subject.spec, min(subject.profile.states, 20) or 10
+    spec, states = subject.spec, min(subject.profile.states, 20) or _TRIED_STATES
     starts = Starts(_cyclic(len(spec.tasks), states))
     env, visits = subject.make(), dict[tuple[int, bytes], int]()
     for _ in range(2 * states * len(spec.tasks)):
