@@ -56,7 +56,9 @@ def test_each_time_it_is_another_process_that_ended_by_itself(tmp_path: Path) ->
 @pytest.mark.live
 def test_a_fault_between_two_renewals_is_still_one(tmp_path: Path) -> None:
     hang = faults(fault("hang", 9, tmp_path, step=4), step_timeout_s=1.5)
-    run = Run(tmp_path, values(recording(tmp_path), hang, recycling(6))).go().trained(6)
+    # Long enough that something is left to do when the one that hung is back.
+    longer = {"trainer": {"updates": 40}}
+    run = Run(tmp_path, values(recording(tmp_path), hang, recycling(6), longer)).go().trained(40)
     assert sum(run.engine.statistics.replaced.values()) == len(run.watcher.lost) == 1
     assert run.engine.statistics.recycled
 

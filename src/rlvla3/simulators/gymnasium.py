@@ -14,7 +14,7 @@ from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
 from rlvla3.simulators.gymnasium_making import draws
-from rlvla3.simulators.gymnasium_observation import entry
+from rlvla3.simulators.gymnasium_observation import drawn, entry
 from rlvla3.simulators.gymnasium_scene import Look, Scene, check_alike, info_of_a_step, look_at
 from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, GymnasiumSettings
 from rlvla3.simulators.pixels import even
@@ -122,7 +122,7 @@ class GymnasiumEnv:
             UserError: there is neither.
         """
         if draws(self.scene.env):
-            return even(np.asarray(self.scene.env.render(), np.uint8))
+            return even(np.asarray(drawn(self.scene.env.render, self.scene.what), np.uint8))
         for array in self.observe().values():
             if array.ndim == 3:
                 return even(array)

@@ -1,6 +1,6 @@
 """From an environment's own observations to the fields that policies read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -178,13 +178,7 @@ class Transform:
                 f"{self._what}: simulator.options.observation names {source!r}, but the environment has no "
                 f"method {name}; name an entry of its observations ({self._listed()})"
             )
-        try:
-            return method()
-        except USERS_FAULTS as error:
-            raise UserError(
-                f"{self._what}: the environment cannot draw itself ({in_words(error)}); install what "
-                "it misses"
-            ) from error
+        return drawn(method, self._what)
 
     def instruction(self, raw: Any) -> str:
         """The instruction in an observation; empty where no entry holds it."""
@@ -230,3 +224,21 @@ def _one_hot(count: int, index: int) -> npt.NDArray[np.float32]:
     vector = np.zeros(count, np.float32)
     vector[index] = 1.0
     return vector
+
+
+def drawn(draw: Callable[[], Any], what: str) -> Any:
+    """What an environment's own method draws.
+
+    Args:
+        draw: the method.
+        what: names the environment in errors.
+
+    Raises:
+        UserError: it cannot, for instance because a package is missing.
+    """
+    try:
+        return draw()
+    except USERS_FAULTS as error:
+        raise UserError(
+            f"{what}: the environment cannot draw itself ({in_words(error)}); install what it misses"
+        ) from error
