@@ -1,6 +1,7 @@
 """``python -m rlvla3.conformance.child ORDER``: one job in a process of its own; prints what it found."""
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -120,6 +121,10 @@ def _text(file: Path) -> str:
 
 
 def _resident_mb() -> float:
+    """Memory in use: what was freed and is kept does not count, where the allocator can be asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / _MB
 

@@ -1,6 +1,7 @@
 """Checks that need a process of their own: equal bits there, and what is left behind."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -26,9 +27,14 @@ _LIVES = 3
 def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
     """Do a job of ``conformance.child`` in a fresh process that can import what this one can."""
     order = json.dumps({"kind": subject.kind, "options": subject.options, "job": job, **arguments})
+    # Every new thread may take an arena of its own, or not, as chance will have it; what an arena keeps is
+    # no leak. With one arena memory that was freed is found again.
     with importable():
         run = subprocess.run(
-            [sys.executable, "-m", "rlvla3.conformance.child", order], capture_output=True, text=True
+            [sys.executable, "-m", "rlvla3.conformance.child", order],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         )
     lines = [line for line in run.stdout.splitlines() if line.startswith(FOUND)]
     if run.returncode or not lines:
