@@ -45,6 +45,8 @@ class Walk(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.x = float(self.np_random.uniform(-0.5, 0.5))
+        if options is not None:
+            self.x = float(options["start"][0])
         return self._observation(), self._info() if self.at_reset else {}
 
     def step(self, action):
@@ -85,6 +87,21 @@ class Choice(Walk):
     def __init__(self):
         super().__init__()
         self.action_space = spaces.Discrete(3)
+
+
+class Plane(gymnasium.Env):
+    """A point that is told where to be."""
+
+    def __init__(self):
+        self.action_space = spaces.Box(-9.0, 9.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"at": spaces.Box(-9, 9, (2,), np.float64)})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"at": np.array([1.0, -1.0])}, {}
+
+    def step(self, action):
+        return {"at": action}, 0.0, False, False, {}
 
 
 class Guide:

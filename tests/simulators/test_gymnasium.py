@@ -137,6 +137,9 @@ def test_a_transform_that_does_not_fit_is_one_line(observation, message):
         ({"env_id": ""}, "env_id must name an environment"),
         ({"reward": "shaped"}, "reward shaped needs a potential"),
         ({"reward": "sparse"}, "success, dense, shaped or module:attribute"),
+        ({"reset_options": {"start": {"low": [1], "high": [0]}}}, "none of low above that of high"),
+        ({"reset_options": {"start": {"low": [1], "high": [2, 3]}}}, "must be equally many numbers"),
+        ({"reach": 2.0}, "relative_to and reach belong together"),
         ({"potential_range": [1, 1]}, "two different numbers"),
         ({"observation": {"images": {"task": "x"}}}, "cannot be the name of a field"),
         ({"observation": {"instruction": "told"}}, "instruction alone is no observation"),
@@ -193,6 +196,19 @@ def test_the_fingerprint_holds_what_changes_pixels_or_physics():
     assert json.loads(heavy["arguments"]) == {"g": 3.0}
     chosen = simulator(observation={"state": ["point/x"]}).spec.fingerprint
     assert json.loads(chosen["observation"]) == {"state": ["point/x"]}
+
+
+def test_options_of_a_reset_are_drawn_for_each_initial_state(make):
+    env = make(observation=X, reset_options={"start": {"low": [2.0], "high": [3.0]}})
+    places = {}
+    for split in ("train", "held_out", "train"):
+        for state in range(20):
+            env.reset(Start(task=0, split=split, state=state), 0)
+            place = env.raw["point"]["x"][0]
+            assert 2.0 <= place <= 3.0
+            assert places.setdefault((split, state), place) == place
+    assert len(set(places.values())) == 40
+    assert max(places.values()) - min(places.values()) > 0.8
 
 
 # --- several tasks -----------------------------------------------------------------------------
@@ -296,6 +312,38 @@ def test_a_reward_of_the_users_is_tried_with_the_entries_of_info(make):
     env = make(observation=X, reward="gymnasium_worlds:bonus")
     env.reset(START, 0)
     assert env.step(STAY).reward == pytest.approx(env.raw["point"]["x"][0])
+
+
+# --- actions that are added to what the environment shows ------------------------------------
+
+
+def test_relative_actions_are_added_to_an_entry(make):
+    env = make(observation=X, relative_to="point/x", reach=0.5)
+    env.reset(START, 0)
+    for said in (1.0, -0.5, 3.0):
+        before = env.raw["point"]["x"][0]
+        env.step(np.array([said], np.float32))
+        # Walk adds the action to where it is; told "before + 0.5·said" it therefore goes so far.
+        assert env.raw["point"]["x"][0] - before == pytest.approx(before + 0.5 * min(said, 1.0), abs=1e-6)
+
+
+def test_an_expert_far_away_is_followed_in_its_direction():
+    near = simulator("gymnasium_worlds:Plane", relative_to="at", reach=2.0, observation={"state": ["at"]})
+    env = near.make()
+    env.reset(START, 0)
+    at = env.raw["at"]
+    np.testing.assert_allclose(env.scene.unscaled(at + np.array([8.0, 4.0]), env.raw), [1.0, 0.5])
+    np.testing.assert_allclose(env.scene.unscaled(at + np.array([1.0, -0.5]), env.raw), [0.5, -0.25])
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [("pont", "'pont' is no entry of numbers"), ("lamps", r"has the shape \[2\], actions have \[1\]")],
+)
+def test_relative_to_something_else(entry, message):
+    with pytest.raises(UserError, match=message):
+        _ = simulator(observation=X, relative_to=entry, reach=1.0).spec
 
 
 # --- experts -----------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ class GymnasiumEnv:
         s = self._settings
         self.scene = self._scene(list(s.each)[start.task])
         words = np.random.SeedSequence([s.seed, SPLITS.index(start.split), start.state])
-        self.raw, info = self.scene.env.reset(seed=int(words.generate_state(1)[0]))
+        options = _drawn(s, words)
+        self.raw, info = self.scene.env.reset(seed=int(words.generate_state(1)[0]), options=options)
         self._check_instruction(start.task)
         self._limit, self._steps = step_limit, 0
         self.episodes += 1
@@ -73,7 +74,7 @@ class GymnasiumEnv:
 
     def step(self, action: npt.NDArray[np.float32]) -> Step:
         """Execute one action [A] in [-1, 1], rescaled to the environment's bounds."""
-        self.raw, own, ended, cut, info = self.scene.env.step(self.scene.scaled(action))
+        self.raw, own, ended, cut, info = self.scene.env.step(self.scene.scaled(action, self.raw))
         self._steps += 1
         success = self._success(info, float(own))
         terminated, truncated = ending(
@@ -151,7 +152,7 @@ class GymnasiumExpert:
         """The expert's action [A], as a policy would have to say it."""
         env = self._env
         try:
-            return env.scene.unscaled(self._expert().act(env.raw))
+            return env.scene.unscaled(self._expert().act(env.raw), env.raw)
         except USERS_FAULTS as error:
             raise UserError(
                 f"simulator.options.expert = {self._name!r} fails: {in_words(error)}; it is called with an "
@@ -225,12 +226,23 @@ class Gymnasium:
         return GymnasiumExpert(env, self._settings.expert)
 
 
+def _drawn(
+    settings: GymnasiumSettings, words: np.random.SeedSequence
+) -> dict[str, npt.NDArray[np.float64]] | None:
+    """Options of a reset; None where none are set."""
+    if not settings.reset_options:
+        return None
+    random = np.random.default_rng(words)
+    return {name: random.uniform(part.low, part.high) for name, part in settings.reset_options.items()}
+
+
 def _fingerprint(settings: GymnasiumSettings, versions: Mapping[str, str]) -> dict[str, str]:
     """What changes pixels or physics; entries that say nothing are left out."""
     found = {
         "simulator": "gymnasium",
         "env_id": ",".join(sorted({task.env_id for task in settings.each.values()})),
         "arguments": _text(settings.arguments),
+        "relative_to": f"{settings.relative_to} {settings.reach:g}" if settings.relative_to else "",
         "observation": _text(settings.observation.model_dump(exclude_defaults=True)),
         **versions,
     }

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.simulators.gymnasium_making import draws, make, provenance
-from rlvla3.simulators.gymnasium_observation import Transform
+from rlvla3.simulators.gymnasium_observation import Transform, entry, leaves
 from rlvla3.simulators.gymnasium_settings import GymnasiumSettings
 
 
@@ -29,19 +29,43 @@ class Scene:
                 "leave image out, or set simulator.options.arguments.render_mode"
             )
         self.transform = Transform(self.env, settings.observation, rendered, self.what)
+        self._relative_to, self._reach = settings.relative_to, settings.reach
         self.low, self.high = self.env.action_space.low, self.env.action_space.high
 
-    def scaled(self, action: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        """An action [A] in [-1, 1] in the environment's own units."""
-        share = (np.clip(action, -1.0, 1.0) + 1) / 2
-        own: npt.NDArray[Any] = (self.low + share * (self.high - self.low)).astype(self.low.dtype)
-        return own
+    def scaled(self, action: npt.NDArray[np.float32], raw: Any) -> npt.NDArray[Any]:
+        """An action [A] in [-1, 1] in the environment's own units, after it has shown ``raw``."""
+        clipped = np.clip(action, -1.0, 1.0)
+        if self._relative_to:
+            own = np.clip(self._origin(raw) + self._reach * clipped, self.low, self.high)
+        else:
+            own = self.low + (clipped + 1) / 2 * (self.high - self.low)
+        typed: npt.NDArray[Any] = own.astype(self.low.dtype)
+        return typed
 
-    def unscaled(self, own: Any) -> npt.NDArray[np.float32]:
-        """The inverse of ``scaled``, clipped."""
-        share = (np.asarray(own, np.float64) - self.low) / (self.high - self.low)
-        action: npt.NDArray[np.float32] = np.clip(2 * share - 1, -1.0, 1.0).astype(np.float32)
-        return action
+    def unscaled(self, own: Any, raw: Any) -> npt.NDArray[np.float32]:
+        """The inverse of ``scaled``; what is farther away is approached in its direction."""
+        there = np.asarray(own, np.float64)
+        if self._relative_to:
+            action = (there - self._origin(raw)) / self._reach
+            action /= max(1.0, float(np.abs(action).max()))
+        else:
+            action = np.clip(2 * (there - self.low) / (self.high - self.low) - 1, -1.0, 1.0)
+        return action.astype(np.float32)
+
+    def _origin(self, raw: Any) -> npt.NDArray[np.float64]:
+        try:
+            origin = np.asarray(entry(raw, self._relative_to), np.float64)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.what}: relative_to = {self._relative_to!r} is no entry of numbers it shows, "
+                f"which are {', '.join(path for path, _ in leaves(self.env.observation_space))}"
+            ) from error
+        if origin.shape != self.low.shape:
+            raise UserError(
+                f"{self.what}: relative_to = {self._relative_to!r} has the shape {list(origin.shape)}, "
+                f"actions have {list(self.low.shape)}; name an entry of the same shape"
+            )
+        return origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +87,7 @@ def look_at(settings: GymnasiumSettings, name: str) -> Look:
     scene = Scene(settings, name)
     try:
         raw, _ = scene.env.reset(seed=0)
+        scene.scaled(np.zeros(len(scene.low), np.float32), raw)
         return Look(
             fields=scene.transform.specs(raw),
             action_dim=len(scene.low),
@@ -98,7 +123,7 @@ def info_of_a_step(settings: GymnasiumSettings) -> tuple[str, ...]:
     """Entries of ``info`` that the first task's environment gives at a step."""
     scene = Scene(settings, next(iter(settings.each)))
     try:
-        scene.env.reset(seed=0)
-        return tuple(scene.env.step(scene.scaled(np.zeros(len(scene.low), np.float32)))[4])
+        raw, _ = scene.env.reset(seed=0)
+        return tuple(scene.env.step(scene.scaled(np.zeros(len(scene.low), np.float32), raw))[4])
     finally:
         scene.env.close()

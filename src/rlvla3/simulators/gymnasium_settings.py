@@ -15,6 +15,26 @@ OWN_REWARD = "reward()"
 """Stands for the environment's own reward where an entry of ``info`` could be named."""
 
 
+class Range(Settings):
+    """Numbers that are drawn anew for each initial state, evenly between two bounds."""
+
+    low: tuple[float, ...] = Field(min_length=1)
+    """Lowest value of each number."""
+    high: tuple[float, ...] = Field(min_length=1)
+    """Highest value of each number."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        if len(self.low) != len(self.high) or any(
+            low > high for low, high in zip(self.low, self.high, strict=True)
+        ):
+            raise ValueError(
+                f"low and high must be equally many numbers, none of low above that of high; they are "
+                f"{list(self.low)} and {list(self.high)}"
+            )
+        return self
+
+
 class GymnasiumTask(Settings):
     """One of several tasks: what it has that the others do not."""
 
@@ -34,12 +54,19 @@ class GymnasiumSettings(TaskSettings):
     ``module:attribute`` of a class or function that makes the environment."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
+    reset_options: dict[str, Range] = Field(default_factory=dict)
+    """``options`` of the environment's ``reset``, drawn for each initial state (where it starts, say)."""
     instruction: str = "do the task"
     """What the policy is told."""
     tasks: dict[str, GymnasiumTask] = Field(default_factory=dict)
     """Several tasks by name, all with the same fields and number of actions; none: one, named as the id."""
     observation: ObservationSettings = ObservationSettings()
     """Which entries of the environment's observations become which fields; unset: each entry is a field."""
+    relative_to: str = ""
+    """Entry of the observation (``a/b`` in nested ones) that actions are added to, where the environment is
+    told positions; empty: an action of -1…1 spans the environment's bounds."""
+    reach: float = Field(default=0.0, ge=0)
+    """What an action of 1 adds to it, in the environment's own units; only with ``relative_to``."""
     image: Literal["none", "render"] = "none"
     """``render``: add a field ``image`` with the environment's own picture."""
     image_size: int = Field(default=64, ge=8, le=1024)
@@ -78,6 +105,11 @@ class GymnasiumSettings(TaskSettings):
             raise ValueError(
                 "reward shaped needs a potential, which Gymnasium environments do not have by themselves; "
                 "name an entry of info, such as potential=coverage, or use reward dense or success"
+            )
+        if bool(self.relative_to) != bool(self.reach):
+            raise ValueError(
+                f"relative_to and reach belong together, they are {self.relative_to!r} and {self.reach:g}; "
+                "set both, or none"
             )
         if self.potential_range[0] == self.potential_range[1]:
             raise ValueError(
