@@ -7,7 +7,6 @@ import pytest
 from echo import recorded
 from live import Run, fault, faults, values
 
-
 pytestmark = pytest.mark.live
 
 

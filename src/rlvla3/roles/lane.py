@@ -213,9 +213,7 @@ class Lane(threading.Thread):
                     flight.video.add(slot.batch.picture(index))
                 fresh.append(index)
             elif slot.group.together:
-                raise RuntimeError(
-                    f"env {credit.env} cannot wait for a segment: its batch steps as a whole"
-                )
+                raise RuntimeError(f"env {credit.env} cannot wait for a segment: its batch steps as a whole")
             else:
                 self._write(slot, index, slot.kept.pop(index))
         self._render(slot, fresh)

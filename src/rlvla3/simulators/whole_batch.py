@@ -74,9 +74,7 @@ class WholeBatch:
         """
         if self._running != set(indices):
             wrong = sorted(self._running.symmetric_difference(indices))
-            raise RuntimeError(
-                f"envs {sorted(self._running)} step at once; wrong: {wrong}"
-            )
+            raise RuntimeError(f"envs {sorted(self._running)} step at once; wrong: {wrong}")
         self._keep_cut()
         self._actions = np.zeros((self.size, actions.shape[1]), np.float32)
         self._actions[list(indices)] = actions
