@@ -12,7 +12,7 @@ _PROCESS_MIB = 60
 """A Python process with numpy and this package."""
 _TORCH_MIB = 217
 """What importing torch adds."""
-_SIMULATOR_MIB = {"metaworld": 370, "synthetic": _PROCESS_MIB, "gymnasium": 95}
+_SIMULATOR_MIB = {"metaworld": 370, "maniskill": 870, "synthetic": _PROCESS_MIB, "gymnasium": 95}
 """A process with one env, by adapter."""
 _OTHER_SIMULATOR_MIB = 400
 _TINY_REST = 230_000

@@ -30,7 +30,7 @@ class Task:
     dense: bool = True
     """Whether it has a dense reward."""
     rebuilt: bool = False
-    """Whether its objects differ from episode to episode, so that the scene is built anew at each reset."""
+    """Whether its objects differ from episode to episode, so that its scene must be built anew for each."""
 
     def vector(self, privileged: bool) -> dict[str, int]:
         """Entries after the joints, in order."""
