@@ -88,7 +88,7 @@ def test_any_command_ends_with_one_line(
 ) -> None:
     from rlvla3.commands import examining
 
-    monkeypatch.setattr(examining, "command", lambda json: os.kill(os.getpid(), number))
+    monkeypatch.setattr(examining, "command", lambda *_: os.kill(os.getpid(), number))
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as end:
         cli.main(["doctor"])

@@ -45,7 +45,7 @@ class SimulatorConfig(Settings):
     """The Simulators and how their envs are sharded."""
 
     kind: str = "synthetic"
-    """Adapter: a built-in name (metaworld, synthetic, gymnasium) or ``module:attribute``."""
+    """Adapter: a built-in name (metaworld, synthetic, robocasa, gymnasium) or ``module:attribute``."""
     python: str = ""
     """Interpreter of another Python environment that has the simulator, such as ``ENV/bin/python``; its
     processes run there. Empty: this environment."""

@@ -14,7 +14,7 @@ ADAPTERS = {
     "solved": ("synthetic", {"task": "reach", "solved_states": [0, 2]}),
     "pendulum": ("gymnasium", {"env_id": "Pendulum-v1"}),
     "metaworld": ("metaworld", {"image_size": 32}),
-    "robocasa": ("robocasa", {"image_size": 48, "kitchens": dict.fromkeys(SPLITS, [[1, 1]])}),
+    "robocasa": ("robocasa", {"image_size": 48, "kitchens": {split: [[1, 1]] for split in SPLITS}}),
 }
 IN_ITS_ENVIRONMENT = pytest.mark.skipif(
     find_spec("robocasa") is None, reason="test_robocasa.py runs these in RoboCasa's own environment"
