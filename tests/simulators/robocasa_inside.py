@@ -77,8 +77,16 @@ def test_arm_gripper_and_base_move_as_documented(env: RobocasaEnv) -> None:
 def test_observations(env: RobocasaEnv) -> None:
     observation = env.observe()
     assert observation["proprioception"].shape == (16,)
-    parts = [env._raw[f"robot0_{name}"] for name in robocasa.STATES[16]]
-    np.testing.assert_array_equal(observation["proprioception"], np.concatenate(parts).astype(np.float32))
+    places = {
+        "base_pos": slice(0, 3),
+        "base_quat": slice(3, 7),
+        "base_to_eef_pos": slice(7, 10),
+        "base_to_eef_quat": slice(10, 14),
+        "gripper_qpos": slice(14, 16),
+    }
+    for name, place in places.items():
+        expected = env._raw[f"robot0_{name}"].astype(np.float32)
+        np.testing.assert_array_equal(observation["proprioception"][place], expected)
     text = bytes(observation["instruction"]).rstrip(b"\0").decode()
     assert text == env.instruction
     assert text in ("Open the left drawer.", "Open the right drawer.")
