@@ -11,7 +11,8 @@ import pytest
 
 from rlvla3 import cli
 from rlvla3.cli import main
-from rlvla3.config import load_config
+from rlvla3.config import RECIPES, load_config
+from rlvla3.config_loading.trees import recipe_names
 
 COMMANDS = {
     command.name or command.callback.__name__: command.callback for command in cli.app.registered_commands
@@ -101,7 +102,7 @@ def test_check_loads_no_heavy_package() -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("recipe", ["demo", "moved-camera", "reach", "schedule-benchmark"])
+@pytest.mark.parametrize("recipe", recipe_names(RECIPES))
 def test_settings_lists_every_setting_with_its_value(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["settings", recipe])

@@ -38,7 +38,10 @@ def rows(config: Config) -> Iterator[FieldRow]:
 
 
 def _value(config: Config, path: str) -> object:
+    """The value in force; that of the whole group where it is not one group (none, several, by name)."""
     value: object = config
     for name in path.split("."):
+        if not isinstance(value, BaseModel):
+            break
         value = getattr(value, name)
     return value
