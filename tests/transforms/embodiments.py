@@ -1,8 +1,10 @@
 """Simulators as they describe themselves, and what policies of five families expect."""
 
+from rlvla3.simulators import robocasa_meaning
 from rlvla3.simulators.registry import simulator_class
+from rlvla3.simulators.robocasa import STATES
 from rlvla3.transforms.expecting import Concessions, Expectation, Picture
-from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers, Rotation, Switch
+from rlvla3.transforms.meaning import Gripper, Meaning, Numbers, Rotation, Switch
 
 
 def own(kind: str, **settings) -> Meaning:
@@ -12,63 +14,10 @@ def own(kind: str, **settings) -> Meaning:
     return spec.meaning
 
 
-LIBERO = Meaning(
-    cameras=(
-        Camera(field="image", role="front", height=256, width=256),
-        Camera(field="image_2", role="wrist", height=256, width=256),
-    ),
-    state={
-        "proprioception": (
-            Numbers(name="eef_position", size=3),
-            Rotation(name="eef_rotation", form="axis_angle"),
-            Gripper(open=(0.04, -0.04), closed=(0.0, 0.0)),
-        )
-    },
-    action=(
-        Numbers(name="delta_position", size=3, scale=0.05, frame="base"),
-        Rotation(name="delta_rotation", form="axis_angle", scale=0.5, frame="base"),
-        Gripper(open=(-1.0,), closed=(1.0,)),
-    ),
-)
-MANISKILL = Meaning(
-    cameras=(Camera(field="image", role="front", height=480, width=640),),
-    state={
-        "proprioception": (
-            Numbers(name="joints", size=7),
-            Gripper(open=(0.04, 0.04), closed=(0.0, 0.0)),
-            Numbers(name="eef_position", size=3),
-            Rotation(name="eef_rotation", form="quaternion_wxyz"),
-        )
-    },
-    action=(
-        Numbers(name="delta_position", size=3, scale=0.1, frame="base"),
-        Rotation(name="delta_rotation", form="euler_xyz_intrinsic", scale=-0.1, frame="base"),
-        Gripper(open=(1.0,), closed=(-1.0,)),
-    ),
-)
-ROBOCASA = Meaning(
-    cameras=tuple(
-        Camera(field=field, role=role, height=224, width=224)
-        for field, role in (("image", "left"), ("image_2", "right"), ("image_3", "wrist"))
-    ),
-    state={
-        "proprioception": (
-            Numbers(name="base_position", size=3),
-            Rotation(name="base_rotation", form="quaternion_xyzw"),
-            Numbers(name="eef_position", size=3),
-            Rotation(name="eef_rotation", form="quaternion_xyzw"),
-            Gripper(open=(0.04, -0.04), closed=(0.0, 0.0)),
-        )
-    },
-    action=(
-        Numbers(name="delta_position", size=3, scale=0.05, frame="base"),
-        Rotation(name="delta_rotation", form="axis_angle", scale=0.5, frame="base"),
-        Gripper(open=(-1.0,), closed=(1.0,)),
-        Numbers(name="base", size=3),
-        Numbers(name="torso", size=1, scale=0.05),
-        Switch(name="mode", on=1.0, off=-1.0, rest=-1.0),
-    ),
-)
+# RoboCasa's spec says what of it is installed; what its fields mean is known without it.
+ROBOCASA = robocasa_meaning.meaning(("left", "right", "wrist"), 224, STATES[16])
+LIBERO = own("libero")
+MANISKILL = own("maniskill", image_size=128)
 SIMULATORS = {
     "libero": LIBERO,
     "maniskill": MANISKILL,
@@ -119,7 +68,8 @@ POLICIES = {
         action=(
             *_OSC,
             Gripper(open=(1.0,), closed=(0.0,)),
-            Numbers(name="base", size=3),
+            Numbers(name="base", size=2),
+            Numbers(name="base_turn", size=1, scale=1.5),
             Numbers(name="torso", size=1, scale=0.05),
             Switch(name="mode", on=1.0, off=0.0),
         ),
@@ -139,7 +89,7 @@ POLICIES = {
 
 _NO_WRIST = {"cameras": {"wrist": "blank"}}
 _TWO_FOR_FRONT = {"cameras": {"left": "front", "right": "blank"}}
-_BASE = ("base", "torso", "mode")
+_BASE = ("base", "base_turn", "torso", "mode")
 _FLAT = {"zeros": ("eef_rotation",), "dropped": ("delta_rotation",)}
 _NOTHING = {
     "zeros": ("eef_position", "eef_rotation", "gripper"),

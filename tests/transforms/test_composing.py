@@ -142,8 +142,9 @@ def test_numbers_by_hand_from_libero_to_maniskill():
 def test_states_by_hand_from_maniskill_to_a_panda_of_libero():
     """A gripper that points down: half a turn about x; ManiSkill's second finger counts upwards."""
     inputs, _ = compose(MANISKILL, POLICIES["pi0"], 5, concessions=Concessions(cameras={"wrist": "front"}))
-    state = np.array([0] * 7 + [0.03, 0.02, 0.1, 0.2, 0.3, 0, 1, 0, 0], np.float32)
-    given = {"image": np.zeros((480, 640, 3), np.uint8), "proprioception": state}
+    hand = [0.1, 0.2, 0.3, 0, 1, 0, 0]
+    state = np.array([9] * 7 + [0.03, 0.02] + [9] * 9 + [1] + hand + [9] * 3, np.float32)
+    given = {"image": np.zeros((128, 128, 3), np.uint8), "proprioception": state}
     wanted = [0.1, 0.2, 0.3, np.pi, 0, 0, 0.03, -0.02]
     np.testing.assert_allclose(inputs.raw_state(given), wanted, atol=1e-6)
 
@@ -157,11 +158,12 @@ def test_differences_to_the_state_are_added():
 
 
 def test_held_parts_are_at_rest_and_dropped_ones_count_for_nothing():
-    accepted = Concessions(cameras={"front": "left"}, held=("base", "torso", "mode"))
+    parts = ("base", "base_turn", "torso", "mode")
+    accepted = Concessions(cameras={"front": "left"}, held=parts)
     _, outputs = compose(ROBOCASA, POLICIES["oft"], 5, concessions=accepted)
     actions = outputs.apply(np.ones((2, 8, 7), np.float32))
     np.testing.assert_array_equal(actions[0, 0], [1, 1, 1, 1, 1, 1, -1, 0, 0, 0, 0, -1])
-    accepted = Concessions(cameras={"left": "front", "right": "blank"}, dropped=("base", "torso", "mode"))
+    accepted = Concessions(cameras={"left": "front", "right": "blank"}, dropped=parts)
     _, outputs = compose(LIBERO, POLICIES["groot"], 5, concessions=accepted)
     assert outputs.mask.shape == (16, 32)
     assert outputs.mask[:5, :7].all() and outputs.mask.sum() == 35

@@ -16,7 +16,9 @@ from pydantic import Field, field_validator, model_validator
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
+from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.libero_expert import PickAndPlace, is_picked_and_placed
+from rlvla3.simulators.libero_meaning import meaning
 from rlvla3.simulators.libero_protocols import protocols
 from rlvla3.simulators.libero_scene import Scene
 from rlvla3.simulators.libero_source import Folders, find_folders
@@ -270,7 +272,7 @@ class LiberoEnv:
         tuned = self._settings.rendering == "tuned"
         renderers = self.scene.renderer(self._views, self._settings.image_size, tuned, detailed=False)
         fields: dict[str, npt.NDArray[Any]] = {
-            _image_field(i): renderer.render(self.scene.data) for i, renderer in enumerate(renderers)
+            image_field(i): renderer.render(self.scene.data) for i, renderer in enumerate(renderers)
         }
         fields["proprioception"] = self.scene.proprioception()
         return fields
@@ -315,7 +317,7 @@ class Libero:
         """Known without building an env or importing LIBERO."""
         s = self._settings
         image = (s.image_size, s.image_size, 3)
-        images = [FieldSpec(name=_image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
+        images = [FieldSpec(name=image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
         return SimulatorSpec(
             observation=(*images, FieldSpec(name="proprioception", shape=(8,), dtype="float32")),
             action_dim=ACTION_DIM,
@@ -333,6 +335,7 @@ class Libero:
                 "robosuite": _version_of("robosuite"),
                 "mujoco": _version_of("mujoco"),
             },
+            meaning=meaning(s.cameras, s.image_size),
             needs_gl=True,
             exact_with="" if s.hard_reset else "hard_reset=true",
         )
@@ -378,7 +381,3 @@ def _version_of(*packages: str) -> str:
         except PackageNotFoundError:
             continue
     return "missing"
-
-
-def _image_field(index: int) -> str:
-    return "image" if index == 0 else f"image_{index + 1}"

@@ -17,8 +17,10 @@ from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
+from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.maniskill_experts import ManiskillExpert
-from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings, image_field
+from rlvla3.simulators.maniskill_meaning import meaning
+from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings
 from rlvla3.simulators.maniskill_tasks import ACTION_DIM, TASKS, WIDOWX_ACTION_DIM
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
 from rlvla3.simulators.whole_batch import WholeBatch
@@ -290,6 +292,7 @@ class Maniskill:
                 "mani_skill": _version_of("mani_skill"),
                 "sapien": _version_of("sapien"),
             },
+            meaning=meaning(s.tasks, scene.cameras, s.image_size, control=s.control, privileged=s.privileged),
             steps_together=s.backend == "gpu",
         )
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rlvla3.errors import UserError
 from rlvla3.plugins import in_words
 from rlvla3.simulators.api import Observation
+from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.maniskill_tasks import TASKS, WIDOWX_CONTROL, Task
 
 PICTURE_SIZE = 256
@@ -266,11 +267,6 @@ class ManiskillScene:
     def close(self) -> None:
         """Free the scenes and their renderer."""
         self.base.close()
-
-
-def image_field(index: int) -> str:
-    """Name of the observation field of a camera."""
-    return "image" if index == 0 else f"image_{index + 1}"
 
 
 def _numpy(tensor: Any) -> npt.NDArray[Any]:

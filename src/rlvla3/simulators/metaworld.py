@@ -16,6 +16,7 @@ from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
+from rlvla3.simulators.image_fields import cameras, image_field
 from rlvla3.simulators.metaworld_states import (
     STATES_PER_SEED,
     block_seed,
@@ -26,7 +27,7 @@ from rlvla3.simulators.metaworld_states import (
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
-from rlvla3.transforms.meaning import Camera, Gripper, Meaning, Numbers
+from rlvla3.transforms.meaning import Gripper, Meaning, Numbers
 
 ACTION_DIM = 4
 """Three hand displacements (1 = 1 cm) and the gripper effort (positive closes)."""
@@ -223,7 +224,7 @@ class MetaworldEnv:
         """Images uint8 [size, size, 3] and ``proprioception`` float32 [4] (hand x, y, z; gripper)."""
         renderer = self._renderer(self._settings.image_size, detailed=False)
         fields: dict[str, npt.NDArray[Any]] = {
-            _image_field(i): renderer.render(self._inner.data, i) for i in range(len(self._views))
+            image_field(i): renderer.render(self._inner.data, i) for i in range(len(self._views))
         }
         fields["proprioception"] = self.privileged[:4].astype(np.float32)
         return fields
@@ -297,7 +298,7 @@ class Metaworld:
         """Known without building an env or importing Meta-World."""
         s = self._settings
         image = (s.image_size, s.image_size, 3)
-        images = [FieldSpec(name=_image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
+        images = [FieldSpec(name=image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
         return SimulatorSpec(
             observation=(*images, FieldSpec(name="proprioception", shape=(4,), dtype="float32")),
             action_dim=ACTION_DIM,
@@ -325,20 +326,13 @@ class Metaworld:
         return MetaworldExpert(env)
 
 
-def _image_field(index: int) -> str:
-    return "image" if index == 0 else f"image_{index + 1}"
-
-
 def _meaning(settings: MetaworldSettings) -> Meaning:
-    size = settings.image_size
     roles: list[str] = []
     for camera in settings.cameras:
         role = _ROLES.get(camera, "front") if isinstance(camera, str) else "front"
         roles.append(role if role not in roles else f"{role}_{len(roles) + 1}")
     return Meaning(
-        cameras=tuple(
-            Camera(field=_image_field(i), role=role, height=size, width=size) for i, role in enumerate(roles)
-        ),
+        cameras=cameras(roles, settings.image_size),
         state={"proprioception": (_HAND, _FINGERS)},
         action=(_MOVE, _GRIP),
     )

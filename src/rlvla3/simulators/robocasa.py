@@ -26,7 +26,9 @@ from rlvla3.settings import Settings
 from rlvla3.simulators import robocasa_package as package
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
+from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, choose_backend
+from rlvla3.simulators.robocasa_meaning import meaning
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
 
 ACTION_DIM = 12
@@ -182,7 +184,7 @@ class RobocasaEnv:
         s = self._settings
         renderer = self._renderer(s.image_size, detailed=False)
         fields: dict[str, npt.NDArray[Any]] = {
-            _image_field(i): renderer.render(self._data, i) for i in range(len(s.cameras))
+            image_field(i): renderer.render(self._data, i) for i in range(len(s.cameras))
         }
         parts = [self._raw[f"robot0_{part}"] for part in STATES[s.state]]
         fields["proprioception"] = np.concatenate(parts).astype(np.float32)
@@ -252,7 +254,7 @@ class Robocasa:
         s = self._settings
         package.require(s.assets, s.tasks)
         image = (s.image_size, s.image_size, 3)
-        fields = [FieldSpec(name=_image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
+        fields = [FieldSpec(name=image_field(i), shape=image, dtype="uint8") for i in range(len(s.cameras))]
         fields.append(FieldSpec(name="proprioception", shape=(s.state,), dtype="float32"))
         if s.instruction_size:
             fields.append(FieldSpec(name="instruction", shape=(s.instruction_size,), dtype="uint8"))
@@ -271,6 +273,7 @@ class Robocasa:
                 "state": s.state,
                 **{name: package.version_of(name) for name in package.DISTRIBUTIONS},
             },
+            meaning=meaning(s.cameras, s.image_size, STATES[s.state]),
             needs_gl=True,
         )
 
@@ -348,10 +351,6 @@ def _pairs(kitchens: str | tuple[tuple[int, int], ...]) -> list[tuple[int, int]]
     first = 11 if kitchens == "pretrain" else 1
     numbers = range(first, _KITCHENS + 1)
     return list(itertools.product(numbers, numbers))
-
-
-def _image_field(index: int) -> str:
-    return "image" if index == 0 else f"image_{index + 1}"
 
 
 def _in_words(task: str) -> str:
