@@ -1,6 +1,7 @@
 """``rlvla3 bench simulators``: its arithmetic, what it skips, and that it measures."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlvla3.commands.checking import read_costs
 from rlvla3.errors import UserError
 from rlvla3.simulators.api import Step
 from rlvla3.simulators.chunking import SerialBatch
+from rlvla3.simulators.packages import ENVIRONMENTS, PACKAGES, Package
 
 
 def case(name: str) -> Case:
@@ -56,12 +58,15 @@ def test_a_cost_model_is_a_profile_of_check(tmp_path: Path) -> None:
     assert (costs.reset_s, costs.inference_s) == (0.01, 0.0)
 
 
-def test_what_is_missing_is_named_with_a_remedy() -> None:
+def test_what_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacking(case("reach/32px")) == ""
-    unknown = Case(name="a", kind="isaac", package="", extra="", options={})
-    assert lacking(unknown) == "this version has no simulator isaac"
-    absent = Case(name="a", kind="synthetic", package="no_such_package", extra="rlvla3[x]", options={})
-    assert lacking(absent) == "no_such_package is not installed; pip install 'rlvla3[x]'"
+    assert lacking(Case(name="a", kind="isaac", options={})) == "this version has no simulator isaac"
+    absent = Package(extra="x", module="no_such_package")
+    remedy = f"no_such_package is not installed; {sys.executable} -m pip install 'rlvla3[x]'"
+    monkeypatch.setitem(PACKAGES, "metaworld", absent)
+    assert lacking(case("metaworld/84px")) == remedy
+    monkeypatch.setitem(ENVIRONMENTS, "pusht", absent)
+    assert lacking(case("pusht/84px")) == remedy, "Gymnasium alone is not enough"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, found: dict[str, Figures], *arguments: str) -> int | None:
@@ -152,7 +157,7 @@ def test_a_simulator_without_another_package_is_measured() -> None:
 
 
 def test_settings_that_an_adapter_does_not_know_are_one_line() -> None:
-    wrong = Case(name="a", kind="synthetic", package="", extra="", options={"task": "fly"})
+    wrong = Case(name="a", kind="synthetic", options={"task": "fly"})
     with pytest.raises(UserError, match="a: 1 validation error") as refused:
         measure(wrong)
     assert "\n" not in str(refused.value)

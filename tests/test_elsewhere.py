@@ -1,5 +1,6 @@
 """``simulator.python``: what another Python environment must have, and what it is asked."""
 
+import dataclasses
 import os
 import platform
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlvla3.config_loading import dump
 from rlvla3.elsewhere import adapter_class, asking
 from rlvla3.errors import UserError
 from rlvla3.plugins import distrust
+from rlvla3.simulators import robocasa, robocasa_meaning
 from rlvla3.simulators.registry import simulator_class
 
 OPTIONS = {"task": "delay", "mean_ms": 1, "cv": 1, "latency": "log_normal", "step_limits": 12}
@@ -171,12 +173,13 @@ def test_a_member_is_told_what_was_asked(python: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.live
-def test_a_built_in_simulator_there_is_as_here(python: Path) -> None:
-    options = {"task": "reach"}
-    here, there = adapter_class("synthetic"), adapter_class("synthetic", str(python))
+@pytest.mark.parametrize("kind", ["synthetic", "libero", "maniskill"])
+def test_a_built_in_simulator_there_is_as_here(kind: str, python: Path) -> None:
+    here, there = adapter_class(kind), adapter_class(kind, str(python))
     assert there.Settings is here.Settings
-    settings = here.Settings.model_validate(options)
+    settings = here.Settings()
     assert there(settings).spec == here(settings).spec
+    assert there(settings).spec.meaning is not None
     with pytest.raises(UserError, match=f"only simulator.python = {python} can build its envs"):
         there(settings).make()
 
@@ -206,10 +209,12 @@ def test_answers_cross_to_other_processes_with_what_their_fields_mean(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asking, "_known", {})
-    for kind in ("synthetic", "metaworld"):
+    for kind in ("synthetic", "metaworld", "libero", "maniskill"):
         spec = (made := simulator_class(kind))(made.Settings()).spec
         assert spec.meaning is not None
         asking._known[kind] = asking.Answer(options={}, spec=spec)
+    mobile = robocasa_meaning.meaning(("left", "wrist"), 48, robocasa.STATES[25])
+    asking._known["robocasa"] = asking.Answer(options={}, spec=dataclasses.replace(spec, meaning=mobile))
     found, text = dict(asking._known), asking.known()
     asking._known.clear()
     asking.remember(text)

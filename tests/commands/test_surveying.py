@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from rlvla3.cli import main
 from rlvla3.commands import surveying
-from rlvla3.simulators.packages import PACKAGES, Package
+from rlvla3.simulators.packages import ENVIRONMENTS, PACKAGES, Package
 from rlvla3.simulators.registry import BUILT_IN, simulator_class
 
 
@@ -31,6 +32,14 @@ def test_what_is_said_of_a_simulator_fits_its_adapter(name: str) -> None:
     assert package.plays in simulator_class(name).Settings.model_fields
     assert bool(package.names) != bool(package.uncounted)
     assert not package.distribution or bool(package.extra) != bool(package.install)
+    assert bool(package.module) == bool(package.distribution) == bool(package.command)
+
+
+def test_every_extra_is_one_of_this_package() -> None:
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(file.read_text())["project"]["optional-dependencies"]
+    named = {package.extra for package in (*PACKAGES.values(), *ENVIRONMENTS.values()) if package.extra}
+    assert named <= set(extras)
 
 
 def test_the_table_and_the_file_say_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from terms import HAND, MOVES, Terms, angle, turn
 
 from rlvla3.errors import UserError
 from rlvla3.messages import Start
 from rlvla3.simulators import robocasa, robocasa_package
 from rlvla3.simulators.chunking import SerialBatch, chunk_step
 from rlvla3.simulators.robocasa import Robocasa, RobocasaEnv, RobocasaSettings
+from rlvla3.transforms.meaning import Numbers, Rotation
 
 pytestmark = pytest.mark.robocasa
 
@@ -72,6 +74,52 @@ def test_arm_gripper_and_base_move_as_documented(env: RobocasaEnv) -> None:
         env.step(driving)
     moved = np.linalg.norm(env._raw["robot0_base_pos"] - before)
     assert moved > 0.02, "the base moves in its mode"
+
+
+BASE = (Numbers(name="base_position", size=3), Rotation(name="base_rotation", form="matrix"))
+DRIVING = (Numbers(name="base", size=2), Numbers(name="base_turn", size=1))
+
+
+@pytest.fixture
+def terms() -> Iterator[Terms]:
+    simulator = adapter(cameras=["wrist"], image_size=16)
+    made = simulator.make()
+    made.reset(START, 0)
+    yield Terms(simulator, made, state=(*HAND, *BASE), action=(*MOVES, *DRIVING), held=("torso", "mode"))
+    made.close()
+
+
+def test_the_hand_is_where_it_is_said_to_be_and_goes_where_it_is_told(terms: Terms) -> None:
+    (robot,) = terms.env._inner.robots
+    body = terms.env._data.body(robot.robot_model.eef_name["right"]).xmat.reshape(3, 3)
+    base = terms.read("base_rotation").reshape(3, 3)
+    np.testing.assert_allclose(terms.rotation, base.T @ body, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(terms.position, terms.env._raw["robot0_base_to_eef_pos"], rtol=0, atol=1e-6)
+    goal = terms.position + np.array((-0.02, 0.03, 0.02))
+    away, askew = terms.go(goal, turn((0.1, -0.1, 0.2)) @ terms.rotation)
+    assert away < 0.005 and askew < 0.05
+    terms.say(times=15)
+    assert terms.openness > 0.9
+    terms.say(times=15, gripper=0)
+    assert terms.openness < 0.1
+
+
+def test_the_base_drives_and_turns_as_it_is_told(terms: Terms) -> None:
+    """Away from the counter. Friction makes it slower than its motors are asked for."""
+    (robot,) = terms.env._inner.robots
+    parts = robot.composite_controller.part_controllers
+    np.testing.assert_array_equal(parts["base"].actuator_max, (1.0, 1.0, 1.5))
+    np.testing.assert_array_equal(parts["torso"].output_max, (0.05,))
+    for speeds in ((-0.8, 0.0), (0.0, 0.8)):
+        before, base = terms.read("base_position"), terms.read("base_rotation").reshape(3, 3)
+        terms.say(times=10, base=speeds)
+        moved = (base.T @ (terms.read("base_position") - before))[:2]
+        assert 0.05 < moved @ np.sign(speeds) < 0.4, moved
+        assert abs(moved @ np.sign(speeds)[::-1]) < 0.03, moved
+    base = terms.read("base_rotation").reshape(3, 3)
+    terms.say(times=10, base_turn=1.0)
+    turned = angle(terms.read("base_rotation").reshape(3, 3) @ base.T)
+    assert 0.15 < turned[2] < 0.5 and np.abs(turned[:2]).max() < 0.01
 
 
 def test_observations(env: RobocasaEnv) -> None:

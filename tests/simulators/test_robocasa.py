@@ -13,6 +13,7 @@ from live import TESTS, Run, values
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config, load_config
 from rlvla3.errors import UserError
+from rlvla3.simulators import robocasa, robocasa_meaning
 
 ROOT = TESTS.parent
 PYTHON = Path(os.environ.get("RLVLA3_ROBOCASA_PYTHON", ROOT / ".venv-robocasa" / "bin" / "python"))
@@ -74,6 +75,12 @@ def test_a_run_trains_on_it_from_an_environment_without_it(kitchen: Path, tmp_pa
     run = Run(tmp_path, configuration(assets=str(kitchen))).go(limit_s=400).trained(2)
     assert run.watcher.lost == []
     assert run.engine.statistics.sub_steps >= 4 * 6
+
+
+def test_what_its_fields_mean_is_known_from_an_environment_without_it(kitchen: Path) -> None:
+    options = {"assets": str(kitchen), "cameras": ["wrist"], "state": 25}
+    spec = Assembly(Config.model_validate(configuration(**options))).spec
+    assert spec.meaning == robocasa_meaning.meaning(("wrist",), 32, robocasa.STATES[25])
 
 
 def test_a_check_says_what_is_missing(tmp_path: Path) -> None:

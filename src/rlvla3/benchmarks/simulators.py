@@ -11,7 +11,6 @@ The ratio of the last two is taken within each turn.
 
 import dataclasses
 import functools
-import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,8 @@ from rlvla3.messages import Start
 from rlvla3.metrics import Row
 from rlvla3.simulators.api import EnvBatch
 from rlvla3.simulators.chunking import SerialBatch, chunk_step
-from rlvla3.simulators.registry import BUILT_IN, simulator_class
+from rlvla3.simulators.packages import ENVIRONMENTS, PACKAGES
+from rlvla3.simulators.registry import simulator_class
 
 CHUNK = 5
 """C: sub-steps for each look."""
@@ -41,11 +41,9 @@ class Case:
 
     name: str
     kind: str
-    package: str
-    """Module that must be installed; empty: none."""
-    extra: str
-    """What installs it: an extra of this package, or a package."""
     options: Mapping[str, Any]
+    environment: str = ""
+    """Whose environment it is, of ``packages.ENVIRONMENTS``; empty: the simulator's own."""
     stock: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the usual rendering, on top of the others."""
     required: float | None = None
@@ -53,12 +51,10 @@ class Case:
 
 
 CASES = (
-    Case(name="reach/32px", kind="synthetic", package="", extra="", options={"task": "reach"}),
+    Case(name="reach/32px", kind="synthetic", options={"task": "reach"}),
     Case(
         name="metaworld/84px",
         kind="metaworld",
-        package="metaworld",
-        extra="rlvla3[metaworld]",
         options={"tasks": ["button-press-topdown-v3"], "image_size": 84},
         stock={"rendering": "stock"},
         required=15.0,
@@ -66,15 +62,12 @@ CASES = (
     Case(
         name="pusht/84px",
         kind="gymnasium",
-        package="gym_pusht",
-        extra="gym-pusht",
+        environment="pusht",
         options={"env_id": "gym_pusht:gym_pusht/PushT-v0", "image": "render", "image_size": 84},
     ),
     Case(
         name="libero/84px",
         kind="libero",
-        package="libero",
-        extra="rlvla3[libero]",
         options={"suite": "libero_spatial", "tasks": [0], "image_size": 84},
         stock={"rendering": "stock"},
         required=6.0,
@@ -82,8 +75,6 @@ CASES = (
     Case(
         name="maniskill/84px",
         kind="maniskill",
-        package="mani_skill",
-        extra="rlvla3[maniskill]",
         options={"tasks": ["PickCube-v1"], "image_size": 84},
     ),
 )
@@ -91,11 +82,10 @@ CASES = (
 
 def lacking(case: Case) -> str:
     """Why a case cannot be measured here, and what to do; empty if nothing is missing."""
-    if case.kind not in BUILT_IN:
+    if case.kind not in PACKAGES:
         return f"this version has no simulator {case.kind}"
-    if case.package and importlib.util.find_spec(case.package) is None:
-        return f"{case.package} is not installed; pip install '{case.extra}'"
-    return ""
+    package = ENVIRONMENTS[case.environment] if case.environment else PACKAGES[case.kind]
+    return "" if package.importable else f"{package.module} is not installed; {package.command}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

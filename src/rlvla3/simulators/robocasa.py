@@ -5,8 +5,9 @@ Each reset builds a new robosuite env, so nothing of an earlier episode can leak
 robosuite never renders: a frame is drawn by `mujoco_rendering` when an observation is asked for.
 
 Actions [12] in [-1, 1], in RoboCasa's order: hand displacement x, y, z and rotation about x, y, z in the
-robot's frame; gripper (positive closes); base forwards, sideways and turn; torso up; and the mode, where a
-positive number has the base move and any other one the arm.
+robot's frame; gripper (positive closes); base forwards, to the left and turn; torso up; and the mode: where
+it is positive the hand's goal goes on from its last goal, otherwise from where the hand is. The base obeys in
+both modes.
 """
 
 import copy
