@@ -4,9 +4,9 @@ A part is a run of numbers of a state or an action vector. Parts of both sides w
 the same thing, in units and conventions that the parts state; numbers that nobody else knows have a name
 of their own. Canonical units are metres, radians, seconds, and the share that a gripper is open.
 
-Names in use: ``eef_position``, ``eef_rotation``, ``gripper``, ``joints``, ``base_position``,
-``base_rotation`` of a state; ``delta_position``, ``delta_rotation``, ``gripper``, ``delta_joints``, ``base``,
-``torso``, ``mode`` of an action. Cameras: ``front``, ``wrist``, ``left``, ``right``, ``top``.
+Names in use: ``eef_position``, ``eef_rotation``, ``gripper``, ``joints``, ``joint_velocities``,
+``base_position``, ``base_rotation`` of a state; ``delta_position``, ``delta_rotation``, ``gripper``,
+``delta_joints``, ``base``, ``base_turn``, ``torso``, ``mode`` of an action. Cameras: ``front``, ``wrist``, ``left``, ``right``, ``top``.
 """
 
 from collections.abc import Mapping, Sequence
