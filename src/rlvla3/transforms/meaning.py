@@ -6,7 +6,8 @@ of their own. Canonical units are metres, radians, seconds, and the share that a
 
 Names in use: ``eef_position``, ``eef_rotation``, ``gripper``, ``joints``, ``joint_velocities``,
 ``base_position``, ``base_rotation`` of a state; ``delta_position``, ``delta_rotation``, ``gripper``,
-``delta_joints``, ``base``, ``base_turn``, ``torso``, ``mode`` of an action. Cameras: ``front``, ``wrist``, ``left``, ``right``, ``top``.
+``delta_joints``, ``base``, ``base_turn``, ``torso``, ``mode`` of an action. Cameras: ``front``, ``wrist``,
+``left``, ``right``, ``top``.
 """
 
 from collections.abc import Mapping, Sequence
