@@ -47,7 +47,7 @@ class Cycle:
         self._step("eval", run)
         self._step("train", run, "--resume", f"trainer.updates={updates}", name="resume")
         self._step("eval", run, name="eval_resumed")
-        self.rows.insert(0, Row("seconds", time.monotonic() - start_s, "s", MOST_S))
+        self.rows.insert(0, Row(name="seconds", value=time.monotonic() - start_s, unit="s", bound=MOST_S))
         return self.rows
 
     def _step(self, *command: str, name: str = "") -> None:
@@ -57,10 +57,10 @@ class Cycle:
         done = subprocess.run([COMMAND, *command, "--json", str(file)], check=False)
         if done.returncode:
             raise SystemExit(f"rlvla3 {' '.join(command)}: exit code {done.returncode}")
-        self.rows.append(Row(f"{name}/duration", time.monotonic() - start_s, "s"))
+        self.rows.append(Row(name=f"{name}/duration", value=time.monotonic() - start_s, unit="s"))
         for row in json.loads(file.read_text())["rows"]:
             if row["name"] in ("versions", "lag_max", "success_rate"):
-                self.rows.append(Row(f"{name}/{row['name']}", row["value"], row["unit"]))
+                self.rows.append(Row(name=f"{name}/{row['name']}", value=row["value"], unit=row["unit"]))
 
 
 def main() -> None:
