@@ -21,6 +21,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from off_policy import interval
+
 from rlvla3.run_folder import versions, write_json, write_text
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +33,12 @@ DEMO_SEEDS = (2301, 2302, 2303, 2304, 2305)
 """Seeds that no setting was chosen on; each has initial states of its own too."""
 CAMERA_SEEDS = (3201, 3202, 3203)
 GRPO_SEEDS = (4401, 4402, 4403)
+PICKCUBE_SEEDS = (5501, 5502, 5503)
+SIX_SEEDS = (5601, 5602, 5603)
+PUSHT_SEEDS = (5701, 5702, 5703)
+METAWORLD_SEEDS = "benchmark_seeds={train: SEED1, held_out: SEED2, demonstration: SEED3}"
+OWN_SEED = "seed=SEED"
+"""What gives a run initial states of its own."""
 AT_MOST = ("cpu_s_per_1k", "seconds", "p", "high", "lag_max")
 """Last parts of the names of figures whose bound is an upper one; all others have lower ones."""
 
@@ -74,6 +82,45 @@ def grpo() -> Figures:
     return _learned("grpo", GRPO_SEEDS)
 
 
+def pickcube() -> Figures:
+    """PickCube by PPO; the environment has to have ManiSkill."""
+    return _improved("pickcube", PICKCUBE_SEEDS, OWN_SEED)
+
+
+def six() -> Figures:
+    """Six Meta-World tasks at once by PPO."""
+    return _improved("metaworld-six", SIX_SEEDS, METAWORLD_SEEDS)
+
+
+def pusht() -> Figures:
+    """gym-pusht by PPO from pixels; the environment has to have it."""
+    return _improved("pusht", PUSHT_SEEDS, OWN_SEED)
+
+
+def _improved(recipe: str, seeds: Sequence[int], states: str) -> Figures:
+    """What training gained with each seed, and the mean gain with its interval over seeds (Student's t)."""
+    wanted = ("gain", "gain/low", "gain/high", "gain_unlimited", "seconds", "steps_per_s")
+    rows = []
+    runs = _demonstrations(recipe, seeds, states)
+    for seed, figures in zip(seeds, runs, strict=True):
+        rows += [
+            row | {"name": f"{seed}/{row['name']}", "bound": None}
+            for row in figures
+            if row["name"] in wanted or row["name"].startswith("success_rate/")
+        ]
+    found = [row["value"] for figures in runs for row in figures if row["name"] == "gain"]
+    middle, low, high = interval(found)
+    points = {"unit": "points", "bound": None}
+    mean = {"name": "mean/gain", "value": middle, **points}
+    ends = [{"name": "mean/gain/low", "value": low, **points, "bound": 0.0}]
+    return [mean, *ends, {"name": "mean/gain/high", "value": high, **points}, *rows]
+
+
+def cycle(recipe: str) -> Callable[[], Figures]:
+    """Warm start, training, evaluation, resume, evaluation of a recipe: at most five minutes."""
+    return lambda: _figures([sys.executable, str(ROOT / "benchmarks" / "cycle.py"), recipe])
+
+
 def _learned(recipe: str, seeds: Sequence[int]) -> Figures:
     bounds = {"gain": 25.0, "seconds": 720.0}
     runs = _demonstrations(recipe, seeds)
@@ -106,7 +153,7 @@ def moved_camera() -> Figures:
     return summary(chosen, bounds)
 
 
-def _demonstrations(recipe: str, seeds: Sequence[int]) -> list[Figures]:
+def _demonstrations(recipe: str, seeds: Sequence[int], states: str = METAWORLD_SEEDS) -> list[Figures]:
     """``rlvla3 demo RECIPE`` for each seed; with more cloning, as long as PPO takes, for the first.
 
     Runs stay in ``runs/accept``, and those made from the present sources are not repeated.
@@ -117,10 +164,10 @@ def _demonstrations(recipe: str, seeds: Sequence[int]) -> list[Figures]:
         kept, present = folder.with_suffix(".json"), sources(("src",))
         found = json.loads(kept.read_text()) if kept.exists() else {}
         if found.get("sources") != present:
-            states = f"{{train: {seed}1, held_out: {seed}2, demonstration: {seed}3}}"
-            longer = seed == seeds[0] and recipe != "grpo"
+            chosen = states.replace("SEED", str(seed))
+            longer = seed == seeds[0] and recipe not in ("grpo", "metaworld-six", "pusht")
             cloning = "--more-cloning" if longer else "--no-more-cloning"
-            command = [COMMAND, "demo", recipe, f"seed={seed}", f"simulator.options.benchmark_seeds={states}"]
+            command = [COMMAND, "demo", recipe, f"seed={seed}", f"simulator.options.{chosen}"]
             found = {"sources": present, "rows": _figures([*command, cloning, "--folder", str(folder)])}
             write_json(kept, found)
         runs.append(found["rows"])
@@ -176,6 +223,28 @@ LINES = (
         command="rlvla3 demo moved-camera, three seeds",
         measure=moved_camera,
         exercises=("src",),
+    ),
+    Line(
+        name="pickcube",
+        command="rlvla3 demo pickcube, three seeds",
+        measure=pickcube,
+        exercises=("src",),
+    ),
+    Line(
+        name="metaworld-six",
+        command="rlvla3 demo metaworld-six, three seeds",
+        measure=six,
+        exercises=("src",),
+    ),
+    Line(name="pusht", command="rlvla3 demo pusht, three seeds", measure=pusht, exercises=("src",)),
+    *(
+        Line(
+            name=f"cycle-{recipe}",
+            command=f"python benchmarks/cycle.py {recipe}",
+            measure=cycle(recipe),
+            exercises=("src", "benchmarks/cycle.py"),
+        )
+        for recipe in ("libero", "maniskill", "pusht")
     ),
     Line(
         name="modes",

@@ -283,8 +283,11 @@ def show(result: Demonstration, summary: dict[str, Any]) -> None:
 
 def figures(summary: dict[str, Any]) -> list[Row]:
     """The figures file's rows, with what is required of them."""
+    low, high = summary["gain"]["ci95"]
     rows = [
         Row(name="gain", value=summary["gain"]["points"], unit="points", bound=15.0),
+        Row(name="gain/low", value=low, unit="points", bound=None),
+        Row(name="gain/high", value=high, unit="points", bound=None),
         Row(name="gain/p", value=summary["gain"]["p"], unit="", bound=0.01),
         Row(name="seconds", value=summary["seconds"], unit="s", bound=900.0),
         Row(name="steps_per_s", value=summary["steps_per_s"], unit="sub-steps/s", bound=None),
