@@ -375,7 +375,8 @@ class VirtualRuntime:
         part = 0.5 if self._workload.streaming else 1.0
         self._work(command.member, part * self._micro_chunks[command.member] * self._costs.train_per_chunk_s)
         self._micro_chunks[command.member] = 0
-        done = UpdateDone(member=command.member, update=command.update, skipped=self._skipping)
+        skipped = "an injected fault" if self._skipping else ""
+        done = UpdateDone(member=command.member, update=command.update, skipped=skipped)
         self._at(self._trainer_free_s[command.member], command.member, done)
 
     def _publish(self, command: PublishWeights) -> None:
