@@ -13,8 +13,9 @@ def derived(assembly: Assembly) -> list[Derived]:
     """All of them, in the order of the data flow.
 
     Raises:
-        UserError: the configuration cannot run.
+        UserError: the configuration cannot run; a line for each reason.
     """
+    _ = assembly.settings
     return [
         *_envs(assembly),
         *_inference(assembly),

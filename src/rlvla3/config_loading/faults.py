@@ -32,7 +32,8 @@ def explain(
     name: str,
     reported: Set[tuple[str, ...]] = frozenset(),
 ) -> Iterator[str]:
-    """One line for each field at fault, except in groups whose fault is ``reported`` already."""
+    """One line for each field at fault, and for each line that a rule of ours says, except in groups whose
+    fault is ``reported`` already."""
     found: dict[tuple[str, ...], list[str]] = {}
     docs: dict[tuple[str, ...], str] = {}
     own: dict[tuple[str, ...], bool] = {}
@@ -55,7 +56,8 @@ def explain(
         )
         remedy = f" ({docs[path]})" if docs[path] else ""
         dotted = f"{'.'.join(path)}: " if path else ""
-        yield f"{_place(tree, path, name, rules)}: {dotted}{rules}{got}{remedy}"
+        for rule in rules.splitlines():
+            yield f"{_place(tree, path, name, rule)}: {dotted}{rule}{got}{remedy}"
 
 
 def located_rules(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], str]]:
