@@ -99,6 +99,20 @@ def test_the_estimate_of_what_trains_is_near_the_truth(extra) -> None:
         assert found[name] == pytest.approx(sum(4 * p.numel() for _, p in parameters) / 2**20, rel=0.15)
 
 
+def test_check_says_which_layers_get_adapters_or_that_it_cannot_know() -> None:
+    rank = ("policy.lora.rank=4", "policy.lora.targets=[expert_blocks.*qkv]")
+    found = {row.name: row for row in derived(Assembly(load_config("reach", list(rank))))}
+    assert found["adapter_rank"].value == 4
+    assert found["adapter_rank"].note == (
+        "in 3 layers: expert_blocks.0.qkv, expert_blocks.1.qkv, expert_blocks.2.qkv"
+    )
+    own = Assembly(load_config("reach", [*rank, "policy.kind=echo:DigestPolicy", "policy.options.folder=x"]))
+    found = {row.name: row for row in derived(own)}
+    told = "this policy does not name its layers: policy.lora is matched when training starts"
+    assert found["adapter_rank"].note == told
+    assert "adapter_rank" not in {row.name for row in derived(Assembly(load_config("reach", [])))}
+
+
 def test_no_warning_where_nothing_is_wrong() -> None:
     assert not warned()
     assert not findings(Assembly(load_config("reach", [])), 2)

@@ -1,6 +1,6 @@
 """From a configuration to what a runtime needs: specs, engine settings, slab layout, parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -28,7 +28,8 @@ from rlvla3.learner.checkpoint import RESUMED
 from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.messages import Env, FieldSpec, Member, Slot
 from rlvla3.plugins import guarded, resolve
-from rlvla3.policies.api import Policy, PolicyInterface
+from rlvla3.policies.api import NamesLayers, Policy, PolicyInterface
+from rlvla3.policies.choosing import choose_named
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
@@ -132,6 +133,21 @@ class Assembly:
             return policy_class(config.kind)(config.options, self.interface)
 
     @cached_property
+    def adapted_layers(self) -> Sequence[str] | None:
+        """Names of the layers that get adapters in training; None: the policy does not name its layers.
+
+        Raises:
+            UserError: ``policy.lora`` does not fit them.
+        """
+        policy, lora = self.policy, self.config.policy.lora
+        if not (lora.rank and self.training):
+            return ()
+        if not isinstance(policy, NamesLayers):
+            return None
+        with guarded("policy.kind", self.config.policy.kind):
+            return choose_named(policy.linear_layers(), lora)
+
+    @cached_property
     def algorithm(self) -> Algorithm:
         """The algorithm.
 
@@ -231,7 +247,7 @@ class Assembly:
                 *refusals_of(
                     lambda: self.chunks,
                     lambda: self.recycle_after,
-                    lambda: self.policy,
+                    lambda: self.adapted_layers,
                     self._batching,
                     lambda: self._tasks,
                     lambda: self._evaluation,
