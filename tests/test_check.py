@@ -193,6 +193,30 @@ def test_learning_that_never_touches_the_policy_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "field", "text"),
+    [
+        (["lr=0"], "lr", "0: the policy never changes, which is of use in tests only; set it above 0"),
+        (["value_lr=0"], "value_lr", "0: the value head never changes, which is of use in tests only"),
+        (["minibatch=481"], "minibatch", "481 is more than the 480 chunks of an update: every pass is one"),
+        (["min_ess=0.1"], "min_ess", "without lag every chunk has the weight 1, and all are effective"),
+    ],
+)
+def test_learning_with_settings_that_cannot_do_what_they_say(overrides, field, text) -> None:
+    settings = [f"learner.options.{override}" for override in overrides]
+    found = {
+        f.field: f.text for f in findings(Assembly(load_config("reach", ["schedule.mode=as", *settings])), 2)
+    }
+    assert found[f"learner.options.{field}"].startswith(text)
+
+
+def test_learning_with_settings_at_their_limits_is_not_named() -> None:
+    """Of batches of 48 episodes of at most 10 chunks; with a lag weights differ, whatever the correction."""
+    limits = ("minibatch=480", "min_ess=0.1", "lr=1e-9")
+    settings = [f"learner.options.{limit}" for limit in limits]
+    assert not findings(Assembly(load_config("reach", [*settings, "algorithm.options.correction=none"])), 2)
+
+
+@pytest.mark.parametrize(
     ("overrides", "field"),
     [
         (["generator.threads=3"], "generator.threads"),
