@@ -84,8 +84,9 @@ class Assembly:
     def simulator(self) -> Simulator:
         """The adapter."""
         config = self.config.simulator
-        with guarded("simulator.kind", config.kind):
-            made: Simulator = adapter_class(config.kind, config.python)(config.options)
+        adapter = adapter_class(config.kind, config.python)
+        with guarded("simulator.kind", config.kind, adapter):
+            made: Simulator = adapter(config.options)
         return made
 
     @cached_property
@@ -129,8 +130,9 @@ class Assembly:
     def policy(self) -> Policy:
         """The policy family."""
         config = self.config.policy
-        with guarded("policy.kind", config.kind):
-            return policy_class(config.kind)(config.options, self.interface)
+        family = policy_class(config.kind)
+        with guarded("policy.kind", config.kind, family):
+            return family(config.options, self.interface)
 
     @cached_property
     def adapted_layers(self) -> Sequence[str] | None:
@@ -155,8 +157,9 @@ class Assembly:
             UserError: it does not say what it needs.
         """
         config = self.config.algorithm
-        with guarded("algorithm.kind", config.kind):
-            made = algorithm_class(config.kind)(config.options)
+        chosen = algorithm_class(config.kind)
+        with guarded("algorithm.kind", config.kind, chosen):
+            made = chosen(config.options)
         found: Any = Own(made, config.kind) if ":" in config.kind else made
         algorithm: Algorithm = found
         return algorithm
@@ -241,19 +244,10 @@ class Assembly:
 
     def _refuse(self) -> None:
         refuse(refusals_of(lambda: self.spec, lambda: self.algorithm))
-        refuse(
-            (
-                *refusals(self.config, self.algorithm.needs, self.spec),
-                *refusals_of(
-                    lambda: self.chunks,
-                    lambda: self.recycle_after,
-                    lambda: self.adapted_layers,
-                    self._batching,
-                    lambda: self._tasks,
-                    lambda: self._evaluation,
-                ),
-            )
-        )
+        found = list(refusals(self.config, self.algorithm.needs, self.spec))
+        found += refusals_of(lambda: self.chunks, lambda: self.recycle_after, lambda: self.adapted_layers)
+        found += refusals_of(self._batching, lambda: self._tasks, lambda: self._evaluation)
+        refuse(found)
 
     @property
     def rows(self) -> int:
@@ -308,7 +302,7 @@ class Assembly:
         key = resolve("generator.order", name, {})
 
         def order(pending: Pending) -> Any:
-            with guarded("generator.order", name):
+            with guarded("generator.order", name, key):
                 return key(pending)
 
         return order

@@ -162,7 +162,7 @@ def try_order(name: str, key: Any) -> None:
     except USERS_FAULTS as error:
         raise ValueError(
             f"{name} must be a function from a rlvla3.core.batcher.Pending to a sort key; called with one "
-            f"it fails: {in_words(error)}"
+            f"it fails: {in_words(error, key)}"
         ) from error
 
 
