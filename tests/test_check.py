@@ -269,6 +269,17 @@ def test_the_command_prints_and_writes_every_number(tmp_path: Any, capsys: Any) 
     assert "warning: simulator.lanes: " in printed
 
 
+def test_options_that_a_kind_drops_are_a_notice_and_no_warning(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "reach-grpo", "algorithm.kind=rloo"])
+    assert end.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    (notice,) = (line for line in lines if line.startswith("notice: "))
+    lost = "algorithm.options.group_size=8, algorithm.options.score=success; give again what should hold"
+    assert notice.endswith(f"algorithm.kind=rloo leaves out what reach-grpo sets for the kind grpo: {lost}")
+    assert lines[-1] == "warnings: 0"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

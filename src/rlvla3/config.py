@@ -1,6 +1,6 @@
 """The configuration tree: typed, frozen, every field documented, checked before anything starts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
@@ -20,7 +20,7 @@ from rlvla3.config_groups import (
     TasksConfig,
     TrainerConfig,
 )
-from rlvla3.config_loading import OptionsError, load
+from rlvla3.config_loading import OptionsError, dropped, load
 from rlvla3.elsewhere import adapter_class
 from rlvla3.settings import Settings
 
@@ -156,3 +156,12 @@ def load_config(source: str | Path, overrides: list[str]) -> Config:
         UserError: one line for each fault.
     """
     return load(Config, source, overrides, RECIPES, RENAMED)
+
+
+def dropped_options(source: str | Path, overrides: Sequence[str]) -> list[str]:
+    """A notice for each override of a kind that drops what the recipe sets for another kind.
+
+    Raises:
+        UserError: as for ``load_config``.
+    """
+    return dropped(source, overrides, RECIPES)

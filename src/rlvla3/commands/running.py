@@ -1,10 +1,13 @@
 """What all commands share that start a run: sinks, display, the runtime, the outcome."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
@@ -81,13 +84,19 @@ def check_weights(assembly: Assembly) -> None:
 
 
 def train(
-    config: Config, folder: RunFolder, *, resume: bool, phase: str = "train", record: bool = False
+    config: Config,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    phase: str = "train",
+    record: bool = False,
+    notices: Sequence[str] = (),
 ) -> Outcome:
     """Train in a locked run folder.
 
     ``record``: write the configuration into it, once everything that can be refused was looked at:
-    a refused start must leave the folder as it was. A run that is resumed before its first
-    checkpoint starts again.
+    a refused start must leave the folder as it was. ``notices``: told then, a line each. A run that is
+    resumed before its first checkpoint starts again.
 
     Raises:
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
@@ -112,6 +121,8 @@ def train(
     require_gl(assembly)
     require_videos(assembly)
     _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
+    for notice in notices:
+        typer.echo(f"notice: {notice}", err=True)
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
         if record and start is None:

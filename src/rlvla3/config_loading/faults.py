@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlvla3.config_loading.resolver import pick
-from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean
+from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean, leaves
 from rlvla3.config_loading.types import group_models, item_type, members, value_type
 
 
@@ -183,7 +183,7 @@ def _place(tree: Tree, path: tuple[str, ...], name: str, rules: str) -> str:
     part of the path that is given was written."""
     at = _find(tree, path)
     if isinstance(at, Branch):
-        spoken = [value.source for key, value in _settings(at) if _speaks_of(rules, key)]
+        spoken = [value.source for key, value in leaves(at) if _speaks_of(rules, key)]
         if spoken:
             given = tree.source.rpartition(":")[0]
             ranks = {COMMAND_LINE: 0, given: 1}
@@ -193,15 +193,6 @@ def _place(tree: Tree, path: tuple[str, ...], name: str, rules: str) -> str:
         if at is not None:
             return at.source
     return name
-
-
-def _settings(branch: Branch, prefix: str = "") -> Iterator[tuple[str, Tree]]:
-    """All settings below a group by their dotted path within it, in the order of writing."""
-    for key, value in branch.entries.items():
-        if isinstance(value, Branch):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _speaks_of(rules: str, key: str) -> bool:
