@@ -15,11 +15,12 @@ from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
 from rlvla3.elsewhere import interpreter
 from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description
 from rlvla3.messages import Stop
 from rlvla3.metrics import JsonLines, Metrics, Sink, TensorBoard, WeightsAndBiases
-from rlvla3.monitor import EvaluationResult, Monitor
+from rlvla3.monitor import Monitor
 from rlvla3.progress import Display
 from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
