@@ -5,16 +5,14 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
+from rlvla3.config_components import AlgorithmConfig, LearnerConfig, PolicyConfig
 from rlvla3.config_groups import (
-    AlgorithmConfig,
     CheckpointConfig,
     EvaluationConfig,
     GeneratorConfig,
     HealthConfig,
     ImitationConfig,
-    LearnerConfig,
     LogConfig,
-    PolicyConfig,
     ScheduleConfig,
     SimulatorConfig,
     TasksConfig,
