@@ -8,6 +8,10 @@ Beside the figures come the curves (``-curves.json``, a cell in each line) and b
 
     python benchmarks/off_policy.py --json off-policy.json --folder runs/off-policy [--recipe reach-grpo]
         [--seeds 1 2 3] [--versions 60] [--lags 0 1 4 16] [key=value ...]
+
+``--tables`` trains nothing: it writes the tables anew from the figures and curves of an earlier run.
+
+    python benchmarks/off_policy.py --tables --json off-policy.json
 """
 
 import argparse
@@ -113,7 +117,7 @@ def figures(found: Sequence[Cell], before: Sequence[float]) -> list[Row]:
     by_seed = {(c["lag"], c["correction"], c["seed"]): c for c in found}
     seeds = sorted({c["seed"] for c in found})
     rows = [Row(name="before/success_rate", value=mean(before), unit="")]
-    for lag, correction in sorted({(c["lag"], c["correction"]) for c in found}, key=str):
+    for lag, correction in _kinds(found):
         mine = [by_seed[lag, correction, seed] for seed in seeds]
         base = [by_seed[0, "none", seed] for seed in seeds] if (0, "none", seeds[0]) in by_seed else mine
         name = f"lag_{lag}/{correction}"
@@ -136,6 +140,11 @@ def figures(found: Sequence[Cell], before: Sequence[float]) -> list[Row]:
     return rows
 
 
+def _kinds(found: Sequence[Cell]) -> list[tuple[int, str]]:
+    """(lag, correction) of all seeds' cells, by lag."""
+    return sorted({(c["lag"], c["correction"]) for c in found})
+
+
 def tables(rows: Sequence[Row], found: Sequence[Cell]) -> str:
     """Markdown: the outcome of every cell, and how training went without a correction."""
     value = {row.name: row.value for row in rows}
@@ -149,7 +158,7 @@ def tables(rows: Sequence[Row], found: Sequence[Cell]) -> str:
         "effective sample size | clipped |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for lag, correction in dict.fromkeys((c["lag"], c["correction"]) for c in found):
+    for lag, correction in _kinds(found):
         name = f"lag_{lag}/{correction}"
         lines.append(
             f"| {lag} | `{correction}` | {_with_interval(value, f'{name}/success_rate')} | "
@@ -165,7 +174,7 @@ def tables(rows: Sequence[Row], found: Sequence[Cell]) -> str:
         "| max_lag | " + " | ".join(f"quarter {n}" for n in range(1, 5)) + " |",
         "|---|---|---|---|---|",
     ]
-    for lag in dict.fromkeys(c["lag"] for c in found):
+    for lag in sorted({c["lag"] for c in found}):
         curves = [c["curve"] for c in found if c["lag"] == lag and c["correction"] == "none"]
         lines.append(f"| {lag} | " + " | ".join(_quarter(curves, n) for n in range(4)) + " |")
     return "\n".join(lines) + "\n"
@@ -192,6 +201,16 @@ def _quarter(curves: Sequence[Any], number: int) -> str:
     return f"{_percent(mean(shares))} % ({mean(steps):,.0f} steps, {mean(seconds):.0f} s)"
 
 
+def stored(figures_path: Path) -> tuple[list[Row], list[Cell]]:
+    """Figures and cells that an earlier run wrote."""
+    rows = [Row(**row) for row in _read(figures_path)["rows"]]
+    return rows, [json.loads(line) for line in _curves(figures_path).read_text().splitlines()]
+
+
+def _curves(figures_path: Path) -> Path:
+    return figures_path.with_name(f"{figures_path.stem}-curves.json")
+
+
 def main() -> None:
     """Run every cell that is missing; write the figures, and curves and tables beside them."""
     parser = argparse.ArgumentParser(description="Lag and its corrections on one recipe.")
@@ -200,9 +219,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 4, 16])
     parser.add_argument("--versions", type=int, default=60)
-    parser.add_argument("--folder", type=Path, required=True, help="where warm starts and cells are kept")
+    parser.add_argument("--folder", type=Path, help="where warm starts and cells are kept")
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--tables", action="store_true", help="only write the tables anew")
     arguments = parser.parse_args()
+    if not arguments.tables:
+        if arguments.folder is None:
+            parser.error("--folder must be given: warm starts and cells are kept there")
+        measure(arguments)
+    arguments.json.with_suffix(".md").write_text(tables(*stored(arguments.json)))
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Run every cell that is missing; write figures and curves."""
     equal = [f"trainer.updates={arguments.versions}", "budget_s=0", "learner.options.schedule_s=0"]
     equal += [f"learner.options.schedule_versions={arguments.versions}"]
     found: list[Cell] = []
@@ -216,9 +245,7 @@ def main() -> None:
             found.append(run_cell(config, lag, correction, clone, place / f"lag-{lag}-{correction}"))
     rows = figures(found, before)
     write_figures(arguments.json, rows)
-    arguments.json.with_suffix(".md").write_text(tables(rows, found))
-    curves = arguments.json.with_name(f"{arguments.json.stem}-curves.json")
-    curves.write_text("\n".join(json.dumps(cell) for cell in found) + "\n")
+    _curves(arguments.json).write_text("\n".join(json.dumps(cell) for cell in found) + "\n")
 
 
 if __name__ == "__main__":

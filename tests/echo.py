@@ -172,7 +172,7 @@ class RecordingLearner(EmulatedLearner):
         """Forget what was taken in."""
         self._taken = []
         self._samples = self._trajectories = 0
-        return UpdateReport(skipped=True, rejected=True, metrics={})
+        return UpdateReport(skipped="an order of the test", rejected=True, metrics={})
 
 
 class Recording:

@@ -175,4 +175,4 @@ class _World:
         for n in range(0, len(groups), self.ranks.size):
             self.learner.ingest(groups[n + self.ranks.rank], slab)
         report = self.learner.update()
-        return dict(report.metrics) | {"was_skipped": float(report.skipped)}
+        return dict(report.metrics) | {"was_skipped": float(bool(report.skipped))}

@@ -99,6 +99,20 @@ def test_the_estimate_of_what_trains_is_near_the_truth(extra) -> None:
         assert found[name] == pytest.approx(sum(4 * p.numel() for _, p in parameters) / 2**20, rel=0.15)
 
 
+def test_check_says_which_layers_get_adapters_or_that_it_cannot_know() -> None:
+    rank = ("policy.lora.rank=4", "policy.lora.targets=[expert_blocks.*qkv]")
+    found = {row.name: row for row in derived(Assembly(load_config("reach", list(rank))))}
+    assert found["adapter_rank"].value == 4
+    assert found["adapter_rank"].note == (
+        "in 3 layers: expert_blocks.0.qkv, expert_blocks.1.qkv, expert_blocks.2.qkv"
+    )
+    own = Assembly(load_config("reach", [*rank, "policy.kind=echo:DigestPolicy", "policy.options.folder=x"]))
+    found = {row.name: row for row in derived(own)}
+    told = "this policy does not name its layers: policy.lora is matched when training starts"
+    assert found["adapter_rank"].note == told
+    assert "adapter_rank" not in {row.name for row in derived(Assembly(load_config("reach", [])))}
+
+
 def test_no_warning_where_nothing_is_wrong() -> None:
     assert not warned()
     assert not findings(Assembly(load_config("reach", [])), 2)
@@ -179,6 +193,30 @@ def test_learning_that_never_touches_the_policy_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "field", "text"),
+    [
+        (["lr=0"], "lr", "0: the policy never changes, which is of use in tests only; set it above 0"),
+        (["value_lr=0"], "value_lr", "0: the value head never changes, which is of use in tests only"),
+        (["minibatch=481"], "minibatch", "481 is more than the 480 chunks of an update: every pass is one"),
+        (["min_ess=0.1"], "min_ess", "without lag every chunk has the weight 1, and all are effective"),
+    ],
+)
+def test_learning_with_settings_that_cannot_do_what_they_say(overrides, field, text) -> None:
+    settings = [f"learner.options.{override}" for override in overrides]
+    found = {
+        f.field: f.text for f in findings(Assembly(load_config("reach", ["schedule.mode=as", *settings])), 2)
+    }
+    assert found[f"learner.options.{field}"].startswith(text)
+
+
+def test_learning_with_settings_at_their_limits_is_not_named() -> None:
+    """Of batches of 48 episodes of at most 10 chunks; with a lag weights differ, whatever the correction."""
+    limits = ("minibatch=480", "min_ess=0.1", "lr=1e-9")
+    settings = [f"learner.options.{limit}" for limit in limits]
+    assert not findings(Assembly(load_config("reach", [*settings, "algorithm.options.correction=none"])), 2)
+
+
+@pytest.mark.parametrize(
     ("overrides", "field"),
     [
         (["generator.threads=3"], "generator.threads"),
@@ -229,6 +267,17 @@ def test_the_command_prints_and_writes_every_number(tmp_path: Any, capsys: Any) 
     assert {"expected_steps_per_s", "expected_hours", "slab"} <= {row["name"] for row in rows}
     assert next(row for row in rows if row["name"] == "warnings")["value"] == 1
     assert "warning: simulator.lanes: " in printed
+
+
+def test_options_that_a_kind_drops_are_a_notice_and_no_warning(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "reach-grpo", "algorithm.kind=rloo"])
+    assert end.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    (notice,) = (line for line in lines if line.startswith("notice: "))
+    lost = "algorithm.options.group_size=8, algorithm.options.score=success; give again what should hold"
+    assert notice.endswith(f"algorithm.kind=rloo leaves out what reach-grpo sets for the kind grpo: {lost}")
+    assert lines[-1] == "warnings: 0"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from rlvla3.config_loading import describe, dump, load, options, undocumented
+from rlvla3.config_loading import describe, dropped, dump, load, options, undocumented
 from rlvla3.errors import UserError
 from rlvla3.settings import Settings
 
@@ -205,6 +205,26 @@ def test_another_kind_drops_inherited_options(recipes: Path) -> None:
     assert (tree.simulator.envs, tree.simulator.options) == (7, {})
     overrides = ["simulator.options.delay_ms=2", "simulator.kind=slow"]
     assert load(Tree, "base", overrides, recipes).simulator.options == {"delay_ms": 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lost"),
+    [
+        (["simulator.kind=slow"], "simulator.options.speed=3, simulator.options.label=[a, b]"),
+        (["simulator.kind=slow", "simulator.options.speed=4"], "simulator.options.label=[a, b]"),
+        (["simulator.kind=slow", "simulator.options.speed=4", "simulator.options.label=x"], ""),
+        (["simulator.kind=fast"], ""),
+        (["simulator.envs=3", "trainer.lr=1"], ""),
+        (["trainer.kind=slow", "nowhere.kind=slow"], ""),
+    ],
+)
+def test_an_override_of_a_kind_tells_what_it_drops(recipes: Path, overrides: list[str], lost: str) -> None:
+    write(recipes, "base", "simulator: {kind: fast, options: {speed: 3, label: [a, 'b']}}\n")
+    write(recipes, "a", "extends: base\nsimulator: {envs: 3}\n")
+    told = (
+        f"simulator.kind=slow leaves out what a sets for the kind fast: {lost}; give again what should hold"
+    )
+    assert dropped("a", overrides, recipes) == ([told] if lost else [])
 
 
 def test_missing_recipe_lists_near_and_all_names(recipes: Path) -> None:

@@ -101,7 +101,7 @@ def test_an_algorithm_that_wants_the_whole_batch_gets_it(
     [
         (
             ("trainer.trajectory=segment", "trainer.chunks=2"),
-            r"trainer\.trajectory = segment: .* between two segments; use trainer\.trajectory: episode",
+            r"trainer\.trajectory = segment: .* between two segments; use trainer\.trajectory=episode",
         ),
         (
             ("trainer.trajectory=episode", "trainer.chunks=9", "simulator.options.step_limits=0"),
@@ -123,3 +123,42 @@ def test_whole_batches_are_what_is_stepped_at_once() -> None:
     )
     assert (apart.lanes, apart.slots_at_once, apart.topology.together) == (3, 3, False)
     assert (together.lanes, together.slots_at_once, together.topology.together) == (2, 2, True)
+
+
+def test_all_that_contradicts_comes_at_once() -> None:
+    """Three refusals of training, one of the tasks, one of the evaluation; segments are refused once."""
+    overrides = (
+        *("algorithm.kind=grpo", "trainer.trajectory=segment", "trainer.chunks=4", "trainer.batch=47"),
+        *("trainer.micro_batch=6", "tasks.weights=[1]", "evaluation.step_limit=[1]"),
+    )
+    with pytest.raises(UserError) as refusal:
+        assert Assembly(load_config("reach", list(overrides))).settings
+    fields = [line.split()[0] for line in str(refusal.value).splitlines()]
+    assert fields == [
+        *("trainer.trajectory", "trainer.batch", "trainer.micro_batch"),
+        *("tasks.weights", "evaluation.step_limit"),
+    ]
+
+
+def test_all_that_whole_configurations_are_refused_for_comes_at_once() -> None:
+    overrides = (
+        "trainer.micro_batch=1000",
+        "trainer.chunks=0",
+        "evaluation.replan=9",
+        "generator.pins={99: 0}",
+    )
+    with pytest.raises(UserError) as refusal:
+        load_config("schedule-benchmark", list(overrides))
+    lines = str(refusal.value).splitlines()
+    assert [line.split()[2].rstrip(":") for line in lines] == [
+        *("trainer.chunks", "trainer.micro_batch", "evaluation.replan", "generator.pins")
+    ]
+    assert all(line.startswith("command line: ") for line in lines)
+
+
+def test_segments_are_refused_once_for_all_reasons() -> None:
+    overrides = ("algorithm.kind=echo:Grouped", "simulator.options.together=true")
+    with pytest.raises(UserError) as refusal:
+        assert assembly(*overrides, "simulator.options.step_limits=10").settings
+    (line,) = str(refusal.value).splitlines()
+    assert "compares whole episodes in groups, and simulator.kind = synthetic steps" in line

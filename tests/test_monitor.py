@@ -11,9 +11,10 @@ from rich.console import Console
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.messages import Member
 from rlvla3.metrics import JsonLines, Metrics, read_json_lines
-from rlvla3.monitor import EvaluationResult, Monitor, Usages
+from rlvla3.monitor import Monitor, Usages
 from rlvla3.progress import Display
 from rlvla3.runtime.local.transport import Telemetry
 

@@ -35,7 +35,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, text = train(folder, *BROKEN, "--folder", str(folder / "run"))
     assert code == 2, text
     line = text.strip().splitlines()[-1]
-    assert "3 updates in a row were skipped (not finite" in line
+    assert "3 updates in a row were skipped, which is trainer.max_skipped" in line
+    assert "the last one because of not_finite_" in line and "lower learner.options.lr" in line
     assert f"see what was not finite with: rlvla3 replay {folder / 'run'}/rejected/update-1-version-0" in line
     return folder / "run"
 
@@ -113,6 +114,6 @@ def test_a_folder_that_was_removed_stops_nobody(run: Path, tmp_path: Path) -> No
     """The next rejected batch gets a number of its own."""
     shutil.rmtree(run / "rejected" / "update-1-version-0")
     code, text = train(tmp_path / "resumed", str(run), "--resume")
-    assert code == 2 and "3 updates in a row were skipped (not finite" in text
+    assert code == 2 and "3 updates in a row were skipped" in text and "not_finite_" in text
     names = sorted(path.name for path in (run / "rejected").iterdir())
     assert names == [f"update-{number}-version-0" for number in (2, 3, 4)]

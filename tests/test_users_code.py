@@ -94,6 +94,14 @@ def test_an_algorithm_that_does_not_say_what_it_needs(module: Path) -> None:
             "figure 'x' must be a tensor [24], it is float",
         ),
         ("def estimates(self, rollouts): return None", "estimates must return (Estimates, figures)"),
+        (
+            "def estimates(self): return None",
+            "Thing.estimates() takes 1 positional argument but 2 were given (mine.py:4)",
+        ),
+        (
+            "def loss(self, inputs): return None",
+            "Thing.loss() got an unexpected keyword argument 'value_only' (mine.py:4)",
+        ),
     ],
 )
 def test_an_algorithm_that_fails_in_an_update_is_named(method: str, fault: str, module: Path) -> None:
@@ -115,9 +123,9 @@ def test_an_algorithm_that_fails_in_an_update_is_named(method: str, fault: str, 
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        ("def key(): return 1", "TypeError: key() takes 0 positional arguments"),
+        ("def key(): return 1", "TypeError: key() takes 0 positional arguments but 1 was given (mine.py:1)"),
         ("def key(pending): return pending.nothing", "no attribute 'nothing' (mine.py:1)"),
-        ("def key(pending): return object()", "'<' not supported"),
+        ("def key(pending): return object()", "of 'object' and 'object' (mine.py:1)"),
     ],
 )
 def test_an_order_that_cannot_order(body: str, fault: str, module: Path) -> None:
@@ -155,9 +163,12 @@ def test_an_order_of_the_users_own(module: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        ("def reward(info): return 1", "TypeError"),
+        ("\ndef reward(info): return 1", "takes 1 positional argument but 3 were given (mine.py:2)"),
         ("def reward(info, success, dense): return info['reward']", "KeyError: 'reward' (mine.py:1)"),
-        ("def reward(info, success, dense): return 'much'", "ValueError: could not convert string"),
+        (
+            "def reward(info, success, dense): return 'much'",
+            "string to float: 'much' (mine.py:1)",
+        ),
     ],
 )
 def test_a_reward_that_cannot_be_computed(
@@ -184,6 +195,7 @@ class Mine(Synthetic):
     [
         ("def __init__(self, settings): raise RuntimeError('boom')", "fails: RuntimeError: boom (mine.py:5)"),
         ("def __init__(self, settings): raise SystemExit(0)", "fails: SystemExit: 0 (mine.py:5)"),
+        ("def __init__(self): pass", "takes 1 positional argument but 2 were given (mine.py:5)"),
         ("spec = None", "its spec must be a SimulatorSpec, it is None"),
         ("spec = property(lambda self: self.nothing)", "AttributeError"),
     ],

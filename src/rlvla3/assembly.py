@@ -1,6 +1,6 @@
 """From a configuration to what a runtime needs: specs, engine settings, slab layout, parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -9,25 +9,27 @@ from rlvla3.algorithms.api import Algorithm, Groups
 from rlvla3.algorithms.own import Own
 from rlvla3.algorithms.registry import algorithm_class
 from rlvla3.config import Config
-from rlvla3.config_training import check_exact, check_groups, check_learning, check_together, task_settings
+from rlvla3.config_evaluation import evaluation_settings
+from rlvla3.config_training import refusals, task_settings
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.settings import (
     BatchingSettings,
     EngineSettings,
     EvaluationSettings,
-    EvaluationStart,
     HealthSettings,
     SlotSettings,
+    TaskSettings,
     Topology,
     TrainingSettings,
 )
 from rlvla3.elsewhere import adapter_class
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, refusals_of, refuse
 from rlvla3.learner.checkpoint import RESUMED
 from rlvla3.learner.settings import ReinforcementSettings
-from rlvla3.messages import Env, FieldSpec, Member, Slot, Start
+from rlvla3.messages import Env, FieldSpec, Member, Slot
 from rlvla3.plugins import guarded, resolve
-from rlvla3.policies.api import Policy, PolicyInterface
+from rlvla3.policies.api import NamesLayers, Policy, PolicyInterface
+from rlvla3.policies.choosing import choose_named
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
@@ -82,8 +84,9 @@ class Assembly:
     def simulator(self) -> Simulator:
         """The adapter."""
         config = self.config.simulator
-        with guarded("simulator.kind", config.kind):
-            made: Simulator = adapter_class(config.kind, config.python)(config.options)
+        adapter = adapter_class(config.kind, config.python)
+        with guarded("simulator.kind", config.kind, adapter):
+            made: Simulator = adapter(config.options)
         return made
 
     @cached_property
@@ -127,8 +130,24 @@ class Assembly:
     def policy(self) -> Policy:
         """The policy family."""
         config = self.config.policy
-        with guarded("policy.kind", config.kind):
-            return policy_class(config.kind)(config.options, self.interface)
+        family = policy_class(config.kind)
+        with guarded("policy.kind", config.kind, family):
+            return family(config.options, self.interface)
+
+    @cached_property
+    def adapted_layers(self) -> Sequence[str] | None:
+        """Names of the layers that get adapters in training; None: the policy does not name its layers.
+
+        Raises:
+            UserError: ``policy.lora`` does not fit them.
+        """
+        policy, lora = self.policy, self.config.policy.lora
+        if not (lora.rank and self.training):
+            return ()
+        if not isinstance(policy, NamesLayers):
+            return None
+        with guarded("policy.kind", self.config.policy.kind):
+            return choose_named(policy.linear_layers(), lora)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -138,8 +157,9 @@ class Assembly:
             UserError: it does not say what it needs.
         """
         config = self.config.algorithm
-        with guarded("algorithm.kind", config.kind):
-            made = algorithm_class(config.kind)(config.options)
+        chosen = algorithm_class(config.kind)
+        with guarded("algorithm.kind", config.kind, chosen):
+            made = chosen(config.options)
         found: Any = Own(made, config.kind) if ":" in config.kind else made
         algorithm: Algorithm = found
         return algorithm
@@ -207,7 +227,12 @@ class Assembly:
 
     @cached_property
     def settings(self) -> EngineSettings:
-        """The engine's settings."""
+        """The engine's settings.
+
+        Raises:
+            UserError: one line for each thing in the configuration that does not go with another.
+        """
+        self._refuse()
         return EngineSettings(
             topology=self.topology,
             batching=self._batching(),
@@ -216,6 +241,13 @@ class Assembly:
             health=HealthSettings(**self.config.health.model_dump(), recycle_after=self.recycle_after),
             rows=self.rows,
         )
+
+    def _refuse(self) -> None:
+        refuse(refusals_of(lambda: self.spec, lambda: self.algorithm))
+        found = list(refusals(self.config, self.algorithm.needs, self.spec))
+        found += refusals_of(lambda: self.chunks, lambda: self.recycle_after, lambda: self.adapted_layers)
+        found += refusals_of(self._batching, lambda: self._tasks, lambda: self._evaluation)
+        refuse(found)
 
     @property
     def rows(self) -> int:
@@ -270,7 +302,7 @@ class Assembly:
         key = resolve("generator.order", name, {})
 
         def order(pending: Pending) -> Any:
-            with guarded("generator.order", name):
+            with guarded("generator.order", name, key):
                 return key(pending)
 
         return order
@@ -284,15 +316,7 @@ class Assembly:
 
     def _training(self) -> TrainingSettings:
         config, trainer = self.config, self.config.trainer
-        groups = self.groups
-        check_groups(config, groups)
-        if groups.size > 1:
-            check_exact("algorithm.kind", config.algorithm.kind, self.spec.exact_with)
-        if config.schedule.deterministic:
-            check_exact("schedule.deterministic", "true", self.spec.exact_with)
-        check_learning(config, self.algorithm.needs)
-        check_together(config, self.spec)
-        deterministic = config.schedule.deterministic
+        groups, deterministic = self.groups, config.schedule.deterministic
         return TrainingSettings(
             batch=trainer.batch,
             max_lag=config.schedule.lag,
@@ -304,13 +328,17 @@ class Assembly:
             quota=self._quota,
             max_skipped=trainer.max_skipped,
             step_limits=self.spec.step_limits,
-            tasks=task_settings(config, self.spec.tasks),
+            tasks=self._tasks,
             group_size=groups.size,
             group_score=groups.score,
             group_replacements=groups.replacements,
             # Which gradients are added first, and by whom, would otherwise depend on the order of arrival.
             ordered=deterministic and (config.schedule.streams or trainer.members > 1),
         )
+
+    @cached_property
+    def _tasks(self) -> TaskSettings:
+        return task_settings(self.config, self.spec.tasks)
 
     @property
     def groups(self) -> Groups:
@@ -319,55 +347,12 @@ class Assembly:
 
     @cached_property
     def _evaluation(self) -> EvaluationSettings:
-        config, envs = self.config.evaluation, self.config.simulator.total_envs
-        wanted = not self.training or config.every_versions or config.at_start
-        if wanted and self.spec.endless and (config.step_limit == "none" or not all(self.spec.step_limits)):
-            raise UserError(
-                f"evaluation.step_limit = {config.step_limit}: these tasks have no end of their own; "
-                "set simulator.options.step_limits and evaluation.step_limit: task"
-            )
-        if wanted:
-            check_exact("evaluation.episodes", config.episodes, self.spec.exact_with)
-        limits = self._evaluation_limits()
-        starts = tuple(
-            EvaluationStart(
-                start=Start(task=task, split="held_out", state=state),
-                step_limit=limits[task],
-                video=f"{self._videos}/{name}-{state}.mp4" if state < config.videos and self._videos else "",
-            )
-            for state in range(config.episodes)
-            for task, name in enumerate(self.spec.tasks)
-        )
-        most = envs if not self.training else config.max_envs or max(envs // 2, 1)
-        return EvaluationSettings(
-            every_versions=config.every_versions,
-            at_start=config.at_start,
-            starts=starts if wanted else (),
-            max_envs=min(most, envs),
-        )
+        return evaluation_settings(self.config, self.spec, training=self.training, videos=self._videos)
 
     @property
     def units(self) -> int:
         """Groups of one version; trajectories where there are no groups."""
         return self.config.trainer.batch // self.groups.size
-
-    def _evaluation_limits(self) -> tuple[int, ...]:
-        """Step limit of each task's evaluation episodes; 0: the simulator's own.
-
-        Raises:
-            UserError: not one for each task.
-        """
-        wanted, tasks = self.config.evaluation.step_limit, self.spec.tasks
-        if wanted == "task":
-            return self.spec.step_limits
-        if wanted == "none":
-            return (0,) * len(tasks)
-        if len(wanted) != len(tasks) or min(wanted) < 0:
-            raise UserError(
-                f"evaluation.step_limit must be task, none, or {len(tasks)} numbers >= 0, one for each task; "
-                f"got {list(wanted)}"
-            )
-        return wanted
 
     @cached_property
     def layout(self) -> SlabLayout:

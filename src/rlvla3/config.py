@@ -1,25 +1,24 @@
 """The configuration tree: typed, frozen, every field documented, checked before anything starts."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
+from rlvla3.config_components import AlgorithmConfig, LearnerConfig, PolicyConfig
 from rlvla3.config_groups import (
-    AlgorithmConfig,
     CheckpointConfig,
     EvaluationConfig,
     GeneratorConfig,
     HealthConfig,
     ImitationConfig,
-    LearnerConfig,
     LogConfig,
-    PolicyConfig,
     ScheduleConfig,
     SimulatorConfig,
     TasksConfig,
     TrainerConfig,
 )
-from rlvla3.config_loading import OptionsError, load
+from rlvla3.config_loading import OptionsError, dropped, load
 from rlvla3.elsewhere import adapter_class
 from rlvla3.settings import Settings
 
@@ -74,29 +73,31 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
+        if found := [*self._sizes(), *self._pins(), *self._quota()]:
+            raise ValueError("\n".join(found))
+        self._check_demonstrations()
+        return self
+
+    def _sizes(self) -> Iterator[str]:
         largest = max(self.simulator.slot_sizes)
         if largest > self.generator.max_batch_size:
-            raise ValueError(
+            yield (
                 f"generator.max_batch_size = {self.generator.max_batch_size} is smaller than a slot of "
                 f"{largest} envs, which is served whole; use max_batch_size >= {largest} or more slots "
                 "(simulator.slots, simulator.envs)"
             )
         if self.trainer.trajectory == "segment" and not self.trainer.chunks:
-            raise ValueError("trainer.chunks must be at least 1 for trainer.trajectory: segment, got 0")
+            yield "trainer.chunks must be at least 1 for trainer.trajectory: segment, got 0"
         if self.trainer.micro_batch > self.trainer.batch:
-            raise ValueError(
+            yield (
                 f"trainer.micro_batch = {self.trainer.micro_batch} is larger than trainer.batch = "
                 f"{self.trainer.batch}; use at most {self.trainer.batch}"
             )
         if self.evaluation.replan > self.simulator.chunk:
-            raise ValueError(
+            yield (
                 f"evaluation.replan = {self.evaluation.replan} is more than simulator.chunk = "
                 f"{self.simulator.chunk}, the actions of one inference; use at most {self.simulator.chunk}"
             )
-        self._check_pins()
-        self._check_quota()
-        self._check_demonstrations()
-        return self
 
     @property
     def demonstrated(self) -> Settings:
@@ -126,21 +127,21 @@ class Config(Settings):
                     "leave out what changes it"
                 )
 
-    def _check_pins(self) -> None:
+    def _pins(self) -> Iterator[str]:
         slots = self.simulator.members * self.simulator.batches * len(self.simulator.slot_sizes)
         for slot, generator in self.generator.pins.items():
             if not 0 <= slot < slots or not 0 <= generator < self.generator.members:
-                raise ValueError(
+                yield (
                     f"generator.pins: slot {slot} -> Generator {generator} is outside slots 0…{slots - 1} "
                     f"and Generators 0…{self.generator.members - 1}; use numbers of these"
                 )
 
-    def _check_quota(self) -> None:
+    def _quota(self) -> Iterator[str]:
         envs, batch = self.simulator.total_envs, self.trainer.batch
         if self.schedule.deterministic and self.trainer.trajectory == "segment" and batch % envs:
             low, high = batch // envs * envs, -(-batch // envs) * envs
             near = " or ".join(str(n) for n in (low, high) if n)
-            raise ValueError(
+            yield (
                 f"schedule.deterministic gives each of the {envs} envs the same number of segments: "
                 f"trainer.batch = {batch} must be a multiple of {envs}; nearest: {near}"
             )
@@ -153,3 +154,12 @@ def load_config(source: str | Path, overrides: list[str]) -> Config:
         UserError: one line for each fault.
     """
     return load(Config, source, overrides, RECIPES, RENAMED)
+
+
+def dropped_options(source: str | Path, overrides: Sequence[str]) -> list[str]:
+    """A notice for each override of a kind that drops what the recipe sets for another kind.
+
+    Raises:
+        UserError: as for ``load_config``.
+    """
+    return dropped(source, overrides, RECIPES)

@@ -1,23 +1,19 @@
-"""The groups of the configuration tree; ``config.Config`` holds one of each."""
+"""The groups of ``config.Config`` but those that choose a component (``config_components``)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlvla3.algorithms.registry import algorithm_class
-from rlvla3.config_loading import options
+from rlvla3.config_components import build_options
 from rlvla3.core.batcher import ORDERS, Pending
 from rlvla3.core.sharding import shard_sizes
 from rlvla3.elsewhere import adapter_class
 from rlvla3.elsewhere.interpreter import located
 from rlvla3.errors import UserError
-from rlvla3.learner.registry import learner_class
 from rlvla3.learner.settings import ImitationSettings
 from rlvla3.messages import Member, Request, Slot, Version
 from rlvla3.plugins import USERS_FAULTS, in_words, permit, resolve
-from rlvla3.policies.registry import policy_class
-from rlvla3.policies.settings import ModelSettings, differing
 from rlvla3.settings import Settings
 
 Mode = Literal["ss", "as", "aa_barrier", "aa"]
@@ -27,18 +23,6 @@ MOST_ENVS = 1_000_000
 """Envs of a run; the controller keeps a note of each."""
 _MOST_MEMBERS = 4096
 _MOST_EPISODES = 100_000
-
-
-def _build_options(group: Any, settings: type[Settings]) -> None:
-    """Replace what a recipe gives for ``group.options`` by the settings of the group's kind.
-
-    Raises:
-        ValueError: they are no mapping, or not what the kind wants.
-    """
-    if isinstance(group.options, dict):
-        object.__setattr__(group, "options", options(settings, group.options))
-    elif not isinstance(group.options, Settings):
-        raise ValueError("options must be a group of 'key: value' settings")
 
 
 class SimulatorConfig(Settings):
@@ -92,7 +76,7 @@ class SimulatorConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "SimulatorConfig":
-        _build_options(self, adapter_class(self.kind, self.python).Settings)
+        build_options(self, adapter_class(self.kind, self.python).Settings)
         if self.total_envs > MOST_ENVS:
             raise ValueError(
                 f"members x batches x envs = {self.members} x {self.batches} x {self.envs} must be at most "
@@ -162,7 +146,7 @@ def try_order(name: str, key: Any) -> None:
     except USERS_FAULTS as error:
         raise ValueError(
             f"{name} must be a function from a rlvla3.core.batcher.Pending to a sort key; called with one "
-            f"it fails: {in_words(error)}"
+            f"it fails: {in_words(error, key)}"
         ) from error
 
 
@@ -232,69 +216,6 @@ class TrainerConfig(Settings):
     max_skipped: int = Field(default=3, ge=1)
     """Updates in a row that may be skipped (not finite, or too far from the policy that acted) before the
     run stops."""
-
-
-class ComponentConfig(Settings):
-    """A component by kind, with its own settings."""
-
-    kind: str
-    """A built-in name or ``module:attribute``."""
-    options: Any = Field(default_factory=dict)
-    """The component's own settings."""
-
-
-class PolicyConfig(ModelSettings, ComponentConfig):
-    """The policy."""
-
-    kind: str = "tiny"
-    """A built-in name (tiny, emulated) or ``module:attribute``."""
-
-    @classmethod
-    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
-        """The settings class of the chosen policy."""
-        return {"options": policy_class(str(values.get("kind", "tiny"))).Settings}
-
-    @model_validator(mode="after")
-    def _check(self) -> "PolicyConfig":
-        _build_options(self, policy_class(self.kind).Settings)
-        around = [name for name in ModelSettings.model_fields if name in differing(self)]
-        if self.kind == "emulated" and around:
-            raise ValueError(f"kind emulated has no network: {', '.join(around)} has no effect; leave it out")
-        return self
-
-
-class AlgorithmConfig(ComponentConfig):
-    """The algorithm: advantages and loss."""
-
-    kind: str = "ppo"
-    """A built-in name (ppo, grpo, rloo, reinforce++) or ``module:attribute``."""
-
-    @classmethod
-    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
-        """The settings class of the chosen algorithm."""
-        return {"options": algorithm_class(str(values.get("kind", "ppo"))).Settings}
-
-    @model_validator(mode="after")
-    def _check(self) -> "AlgorithmConfig":
-        _build_options(self, algorithm_class(self.kind).Settings)
-        return self
-
-
-class LearnerConfig(ComponentConfig):
-    """The learner: optimiser, epochs, averaging."""
-
-    kind: str = "reinforcement"
-    """A built-in name (reinforcement, emulated) or ``module:attribute``."""
-
-    @classmethod
-    def option_types(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
-        """The settings class of the chosen learner."""
-        return {"options": learner_class(str(values.get("kind", "reinforcement"))).Settings}
-
-    @model_validator(mode="after")
-    def _check(self) -> "LearnerConfig":
-        _build_options(self, learner_class(self.kind).Settings)
-        return self
 
 
 class ScheduleConfig(Settings):

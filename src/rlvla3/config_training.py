@@ -1,7 +1,7 @@
 """What follows of tasks, groups and learning, from the configuration and what the components say."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rlvla3.algorithms.api import Groups, Needs
 from rlvla3.config import Config
@@ -47,127 +47,132 @@ def _index(name: str, names: Sequence[str]) -> int:
     raise UserError(f"tasks.list: {name!r} is no task of this simulator; {hint}tasks: {', '.join(names)}")
 
 
-def check_exact(field: str, value: object, exact_with: str) -> None:
-    """Make sure that equal starts give equal episodes, where ``field`` needs it.
+def refusals(config: Config, needs: Needs, spec: SimulatorSpec) -> Iterator[str]:
+    """A line for each thing that this algorithm cannot be given, or whose outcome would not be what the
+    settings say, however the trajectories come."""
+    groups = needs.groups or Groups(size=1)
+    yield from _segments(config, needs, spec)
+    yield from _groups(config, groups)
+    if groups.size > 1:
+        yield from inexact("algorithm.kind", config.algorithm.kind, spec.exact_with)
+    if config.schedule.deterministic:
+        yield from inexact("schedule.deterministic", "true", spec.exact_with)
+    yield from _whole_batch(config, needs)
+    options = config.learner.options
+    if isinstance(options, ReinforcementSettings):
+        yield from _aggregate(config, options)
+        yield from _streaming(config, needs, options)
+    if spec.steps_together and not all(spec.step_limits):
+        yield (
+            f"simulator.options.step_limits = 0: {_whole(config)} in mid-episode, where trainer.chunks would "
+            "cut it; give a step limit"
+        )
 
-    Raises:
-        UserError: they do not; ``exact_with``: with which option they would.
-    """
+
+def inexact(field: str, value: object, exact_with: str) -> Iterator[str]:
+    """Equal starts do not give equal episodes, and ``field`` needs it; ``exact_with``: the option with which
+    they would."""
     if exact_with:
-        raise UserError(
+        yield (
             f"{field} = {value}: needs equal starts to give equal episodes, and these resets are not exact; "
             f"use simulator.options.{exact_with}"
         )
 
 
-def check_groups(config: Config, groups: Groups) -> None:
-    """Make sure that groups can be trained whole.
+def _whole(config: Config) -> str:
+    return f"simulator.kind = {config.simulator.kind} steps its env batches as a whole, so no env can wait"
 
-    Raises:
-        UserError: they cannot, or what is trained would depend on the order of arrival.
-    """
+
+def _segments(config: Config, needs: Needs, spec: SimulatorSpec) -> Iterator[str]:
+    """One line, whatever the number of reasons: the remedy is the same."""
+    if config.trainer.trajectory != "segment":
+        return
+    kind, why = f"algorithm.kind = {config.algorithm.kind}", []
+    if needs.groups is not None:
+        why.append(f"{kind} compares whole episodes in groups")
+    elif not needs.values:
+        why.append(f"{kind} has no values to stand for the rest of an episode")
+    if spec.steps_together:
+        why.append(f"{_whole(config)} between two segments")
+    if why:
+        yield f"trainer.trajectory = segment: {', and '.join(why)}; use trainer.trajectory=episode"
+
+
+def _groups(config: Config, groups: Groups) -> Iterator[str]:
+    """Groups are trained whole, and which ones must not depend on the order of arrival."""
     if groups.size == 1:
         return
     trainer, wants = config.trainer, f"algorithm.kind = {config.algorithm.kind}"
-    if trainer.trajectory == "segment":
-        raise UserError(
-            f"trainer.trajectory = segment: {wants} compares whole episodes in groups; "
-            "use trainer.trajectory=episode"
-        )
     for field, value in (("batch", trainer.batch), ("micro_batch", trainer.micro_batch)):
         if value % groups.size:
             low = value // groups.size * groups.size
             near = " or ".join(str(n) for n in (low, low + groups.size) if n)
-            raise UserError(
+            yield (
                 f"trainer.{field} = {value} must be a multiple of {groups.size}: {wants} trains whole groups "
                 f"of so many trajectories; nearest: {near}"
             )
     if config.schedule.deterministic and groups.replacements:
-        raise UserError(
+        yield (
             f"schedule.deterministic = true: {wants} replaces {groups.replacements} groups of a version with "
             "all scores equal, and which ones would depend on the order of arrival; use no replacements"
         )
 
 
-def check_learning(config: Config, needs: Needs) -> None:
-    """Make sure that what is learned is what the settings say, however the trajectories come.
-
-    Raises:
-        UserError: it is not, with the reason.
-    """
-    kind, segments = config.algorithm.kind, config.trainer.trajectory == "segment"
-    if segments and not needs.values:
-        raise UserError(
-            f"trainer.trajectory = segment: algorithm.kind = {kind} has no values to stand for the rest "
-            "of an episode; use trainer.trajectory=episode"
-        )
-    if needs.whole_batch and config.trainer.members > 1:
-        raise UserError(
-            f"trainer.members = {config.trainer.members}: algorithm.kind = {kind} estimates from the whole "
+def _whole_batch(config: Config, needs: Needs) -> Iterator[str]:
+    if not needs.whole_batch:
+        return
+    trainer, kind = config.trainer, config.algorithm.kind
+    if trainer.members > 1:
+        yield (
+            f"trainer.members = {trainer.members}: algorithm.kind = {kind} estimates from the whole "
             "update, and each member has a part of it; use trainer.members=1"
         )
-    if needs.whole_batch and config.trainer.micro_batch != config.trainer.batch:
-        raise UserError(
-            f"trainer.micro_batch = {config.trainer.micro_batch}: algorithm.kind = {kind} estimates from the "
-            f"whole update, which must come in one piece; use trainer.micro_batch={config.trainer.batch}"
-        )
-    options = config.learner.options
-    if isinstance(options, ReinforcementSettings):
-        if segments and options.aggregate == "episode":
-            raise UserError(
-                "learner.options.aggregate = episode: a segment does not know how long its episode will be; "
-                "use trainer.trajectory=episode, or aggregate=token"
-            )
-        _check_streaming(config, needs, options)
-
-
-def check_together(config: Config, spec: SimulatorSpec) -> None:
-    """Where env batches step as a whole, an episode is one trajectory.
-
-    Raises:
-        UserError: an episode would have to wait in the middle, for the credit of its next segment.
-    """
-    if not spec.steps_together:
-        return
-    whole = f"simulator.kind = {config.simulator.kind} steps its env batches as a whole, so no env can wait"
-    if config.trainer.trajectory == "segment":
-        raise UserError(
-            f"trainer.trajectory = segment: {whole} between two segments; use trainer.trajectory: episode"
-        )
-    if not all(spec.step_limits):
-        raise UserError(
-            f"simulator.options.step_limits = 0: {whole} in mid-episode, where trainer.chunks would cut it; "
-            "give a step limit"
+    if trainer.micro_batch != trainer.batch:
+        yield (
+            f"trainer.micro_batch = {trainer.micro_batch}: algorithm.kind = {kind} estimates from the "
+            f"whole update, which must come in one piece; use trainer.micro_batch={trainer.batch}"
         )
 
 
-def _check_streaming(config: Config, needs: Needs, options: ReinforcementSettings) -> None:
+def _aggregate(config: Config, options: ReinforcementSettings) -> Iterator[str]:
+    if config.trainer.trajectory == "segment" and options.aggregate == "episode":
+        yield (
+            "learner.options.aggregate = episode: a segment does not know how long its episode will be; "
+            "use trainer.trajectory=episode, or aggregate=token"
+        )
+
+
+def _streaming(config: Config, needs: Needs, options: ReinforcementSettings) -> Iterator[str]:
     """A gradient is added up before the update is whole: nothing in it may depend on what is missing."""
     if not config.schedule.streams:
         return
     kind, mode = config.algorithm.kind, config.schedule.mode
     if needs.whole_batch:
-        raise UserError(
+        yield (
             f"schedule.mode = {mode}: streaming computes gradients before an update is whole, and "
             f"algorithm.kind = {kind} estimates from the whole of it; use schedule.mode=as, or aa with "
             "schedule.streaming=false"
         )
-    if options.streamed_statistics != "own" or not needs.normalised:
-        return
+    elif options.streamed_statistics == "own" and needs.normalised:
+        yield from _normalised_afterwards(config, needs)
+
+
+def _normalised_afterwards(config: Config, needs: Needs) -> Iterator[str]:
+    kind, field = config.algorithm.kind, "learner.options.streamed_statistics = own"
     if not needs.linear and ":" in kind:
-        raise UserError(
-            f"learner.options.streamed_statistics = own: algorithm.kind = {kind} does not say that its loss "
+        yield (
+            f"{field}: algorithm.kind = {kind} does not say that its loss "
             "is linear in the advantage (needs.linear), so it may not be normalised afterwards; use "
             "streamed_statistics=earlier"
         )
-    if not needs.linear and config.schedule.lag:
-        raise UserError(
-            f"learner.options.streamed_statistics = own: with a lag the loss of algorithm.kind = {kind} with "
+    elif not needs.linear and config.schedule.lag:
+        yield (
+            f"{field}: with a lag the loss of algorithm.kind = {kind} with "
             "correction none is not linear in the advantage, so it cannot be normalised afterwards; use "
             "streamed_statistics=earlier, or another algorithm.options.correction"
         )
-    if config.trainer.sharing == "weights" and config.trainer.members > 1:
-        raise UserError(
-            "learner.options.streamed_statistics = own: it takes three gradients of one pass, and shared "
+    elif config.trainer.sharing == "weights" and config.trainer.members > 1:
+        yield (
+            f"{field}: it takes three gradients of one pass, and shared "
             "weights are given back after the first; use streamed_statistics=earlier, or trainer.sharing=none"
         )

@@ -2,11 +2,31 @@
 
 import errno
 import resource
+from collections.abc import Callable, Iterable, Iterator
 
 
 class UserError(Exception):
     """Something the user can mend. The message names the field or file, the rule, the value and
-    the remedy, in one line."""
+    the remedy, in one line; of several things that are wrong each has its own."""
+
+
+def refuse(lines: Iterable[str]) -> None:
+    """Tell everything that is wrong at once.
+
+    Raises:
+        UserError: there are any; equal lines are told once.
+    """
+    if found := list(dict.fromkeys(lines)):
+        raise UserError("\n".join(found))
+
+
+def refusals_of(*computations: Callable[[], object]) -> Iterator[str]:
+    """What computations are refused for that do not need each other's results."""
+    for compute in computations:
+        try:
+            compute()
+        except UserError as error:
+            yield from str(error).splitlines()
 
 
 class EndedBySignal(BaseException):

@@ -186,11 +186,12 @@ class MicroBatchDone(Record, frozen=True, kw_only=True):
 
 
 class UpdateDone(Record, frozen=True, kw_only=True):
-    """A Trainer member finished an update. ``skipped``: nothing changed; all members say the same."""
+    """A Trainer member finished an update. ``skipped``: why nothing changed, in one line; empty: there is a
+    new version. All members skip it or none does."""
 
     member: Member
     update: int
-    skipped: bool
+    skipped: str
 
 
 class WeightsPublished(Record, frozen=True, kw_only=True):

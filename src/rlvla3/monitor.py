@@ -1,15 +1,15 @@
 """Watches a run: metrics for each version, live progress, evaluations, replaced members."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 
 from rlvla3.assembly import Assembly
 from rlvla3.core.engine import Engine
 from rlvla3.core.health import Up
 from rlvla3.core.statistics import Statistics
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.messages import (
     Event,
     Member,
@@ -17,12 +17,11 @@ from rlvla3.messages import (
     MemberReaped,
     ReportEvaluation,
     StopRequested,
-    Trajectory,
     TrajectoryReady,
     UpdateDone,
     Version,
 )
-from rlvla3.metrics import Metrics, wilson
+from rlvla3.metrics import Metrics
 from rlvla3.progress import Display, Progress, RoleLoad
 from rlvla3.runtime.local.transport import Telemetry
 
@@ -32,67 +31,6 @@ _PROGRESS_S = 1.0
 _KEPT = 1000
 _SHORT_S = 2.0
 """A window shorter than this says little about speed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    """One evaluation: success of each episode, in start order.
-
-    Episodes whose initial state solved the task already are told apart: they are in no rate.
-    """
-
-    version: Version
-    tasks: tuple[str, ...]
-    success: tuple[bool, ...]
-    task_of: tuple[int, ...]
-    sub_steps: tuple[int, ...]
-    solved_at_reset: tuple[bool, ...]
-
-    @property
-    def counted(self) -> tuple[bool, ...]:
-        """Success of the episodes that had something to solve."""
-        return tuple(s for s, solved in zip(self.success, self.solved_at_reset, strict=True) if not solved)
-
-    @property
-    def rate(self) -> float:
-        """Successes / episodes; 0 where every episode began solved."""
-        return _ratio(sum(self.counted), len(self.counted))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the rate; all of [0, 1] where every episode began solved."""
-        return wilson(sum(self.counted), len(self.counted)) if self.counted else (0.0, 1.0)
-
-    @property
-    def apart(self) -> str:
-        """What to add to the rate: the episodes that are not in it."""
-        solved = sum(self.solved_at_reset)
-        return (
-            f" ({solved} more began in a state that solves the task already: not counted)" if solved else ""
-        )
-
-    def of_task(self, task: int) -> tuple[bool, ...]:
-        """Success of one task's episodes that had something to solve."""
-        rows = zip(self.success, self.task_of, self.solved_at_reset, strict=True)
-        return tuple(success for success, t, solved in rows if t == task and not solved)
-
-    def rate_of_task(self, task: int) -> float:
-        """Success rate of one task."""
-        return _ratio(sum(self.of_task(task)), len(self.of_task(task)))
-
-    @classmethod
-    def of(
-        cls, version: Version, trajectories: Sequence[Trajectory], tasks: tuple[str, ...]
-    ) -> "EvaluationResult":
-        """From the engine's report."""
-        return cls(
-            version=version,
-            tasks=tasks,
-            success=tuple(t.success for t in trajectories),
-            task_of=tuple(t.start.task for t in trajectories),
-            sub_steps=tuple(t.sub_steps for t in trajectories),
-            solved_at_reset=tuple(t.solved_at_reset for t in trajectories),
-        )
 
 
 class Usages:

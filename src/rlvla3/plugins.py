@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import importlib
+import inspect
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -117,11 +118,12 @@ def component(what: str, kind: str, built_in: Mapping[str, str], needs: Sequence
 
 
 @contextlib.contextmanager
-def guarded(what: str, kind: str) -> Iterator[None]:
+def guarded(what: str, kind: str, called: object = None) -> Iterator[None]:
     """Tell what code of the user's own does wrong in one line; that of this package shows its traceback.
 
     Args:
         what, kind: as for ``resolve``.
+        called: the function or class of theirs that is called.
 
     Raises:
         UserError: the user's code raised something.
@@ -134,18 +136,33 @@ def guarded(what: str, kind: str) -> Iterator[None]:
     except UserError:
         raise
     except USERS_FAULTS as error:
-        raise UserError(f"{what} = {kind!r} fails: {in_words(error)}") from error
+        raise UserError(f"{what} = {kind!r} fails: {in_words(error, called)}") from error
 
 
-def in_words(error: BaseException) -> str:
-    """An exception as one line: its type, what it says, and the place in the user's code, where it is."""
+def in_words(error: BaseException, called: object = None) -> str:
+    """An exception as one line: its type, what it says, and the place in the user's code, where it is.
+
+    ``called``: the function or class of theirs that was called. Its place is told where none of its lines
+    ran, because it takes other arguments, or it gave back something of no use.
+    """
     text = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
     package = Path(__file__).parent
-    called = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in called if package not in Path(frame.filename).parents]
-    if not frames or isinstance(error, SyntaxError):  # which says itself where
+    ran = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in ran if package not in Path(frame.filename).parents]
+    if isinstance(error, SyntaxError):  # which says itself where
         return text
+    if not frames:
+        return text + _definition(called)
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def _definition(called: object) -> str:
+    """Where a function, or the constructor of a class, is defined; empty where that is not known."""
+    function: Any = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or Path(__file__).parent in Path(code.co_filename).parents:
+        return ""
+    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 def _article(value: object) -> str:

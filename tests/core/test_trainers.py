@@ -85,7 +85,7 @@ def test_members_that_disagree_on_an_update_end_the_run():
 
     def on(event, now_s):
         if isinstance(event, UpdateDone) and event.member == B:
-            event = UpdateDone(member=B, update=event.update, skipped=True)
+            event = UpdateDone(member=B, update=event.update, skipped="too far")
         return told(event, now_s)
 
     runtime.engine.on = on

@@ -136,6 +136,9 @@ def test_weights_that_would_not_be_finite_are_put_back() -> None:
     report = step(trained, 0)
     assert report.skipped
     assert report.metrics["not_finite_weights"] == 1.0
+    assert (
+        "the weights after the last step" in report.skipped and "lower learner.options.lr" in report.skipped
+    )
     assert same(trained, untouched)
 
 
@@ -308,6 +311,10 @@ def test_an_update_that_begins_too_far_off_policy_is_skipped_and_counted(streami
     assert report.skipped and not report.rejected
     assert report.metrics["too_large_kl"] == report.metrics["skipped_updates"] == 1.0
     assert report.metrics["kl"] > 0.5
+    guard = f"too_large_kl: a mean KL of {report.metrics['kl']:.3g} from the policy that acted, before"
+    assert report.skipped.startswith(
+        f"{guard} the first step, exceeds learner.options.target_kl = 0.5; raise it, or lower "
+    )
     assert trained.version == 1
     assert all(np.array_equal(before[name], array) for name, array in trained.weights("rollout").items())
     assert not step(trained, 80).skipped
@@ -323,7 +330,11 @@ def test_an_update_with_too_few_effective_samples_is_skipped_and_counted() -> No
         trained.ingest(trajectories, slab)
         # Nothing was learned in between but by a tiny step: other weights are 1.
         report = trained.update()
-        assert report.skipped == skipped
+        assert bool(report.skipped) == skipped
+        if skipped:
+            size = f"an effective sample size of {report.metrics['start_ess']:.3g} of the chunks"
+            bound = "is less than learner.options.min_ess = 0.19; lower it, or "
+            assert report.skipped.startswith(f"too_small_ess: {size} {bound}")
         assert report.metrics["start_ess"] == pytest.approx(0.181, abs=0.01)
         assert ("too_small_ess" in report.metrics) == skipped
 

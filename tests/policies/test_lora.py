@@ -15,7 +15,7 @@ from rlvla3.learner.checkpoint import check_fingerprint, check_resume
 from rlvla3.policies.adapted import Adapted
 from rlvla3.policies.building import build_model
 from rlvla3.policies.folding import fold
-from rlvla3.policies.lora import LowRankLinear, adapt
+from rlvla3.policies.lora import LowRankLinear, adapt, linear_layers
 from rlvla3.policies.settings import LoraSettings, ModelSettings
 from rlvla3.policies.tiny import Tiny, TinySettings
 
@@ -235,3 +235,51 @@ def test_emulated_policies_have_nothing_to_adapt() -> None:
     with pytest.raises(UserError, match="kind emulated has no network: lora, precision has no effect"):
         load_config("reach", ["policy.kind=emulated", "policy.options={}", "policy.lora.rank=1",
                               "policy.precision=bfloat16"])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stem": "linear", "freeze_prefix": False},
+        {"method": "noise", "unfreeze_last_blocks": 1},
+        {"head": "tokens", "layers": 3},
+        {"layers": 1},
+    ],
+)
+def test_layers_that_are_named_without_torch_are_those_of_the_model(options) -> None:
+    policy = Tiny(bandit.SMALL.model_copy(update=options), bandit.INTERFACE)
+    model = policy.build("cpu", 0)
+    value = {name for name, _ in model.trainable("value")}
+    trains = {name for name, _ in model.trainable("reinforcement")} - value
+    found = {name: f"{name}.weight" in trains for name in linear_layers(model)}
+    assert list(policy.linear_layers().items()) == list(found.items())
+
+
+@pytest.mark.parametrize(
+    ("lora", "refusal"),
+    [
+        (("targets=[qvk]",), "policy.lora.targets: 'qvk' matches no linear layer; layers to choose from: st"),
+        (
+            ("targets=[prefix_blocks]",),
+            "policy.lora.targets: 'prefix_blocks' matches only lay",
+        ),
+        (
+            ("targets=[expert.*qkv]", "train=[expert_blocks]"),
+            "policy.lora.targets: 'expert.*qkv' matches on",
+        ),
+        (("targets=[expert.*qkv]", "train=[expert_norm]"), ""),
+        ((), ""),
+    ],
+)
+def test_targets_are_refused_before_a_model_is_built(lora, refusal) -> None:
+    overrides = ["policy.lora.rank=4", *(f"policy.lora.{setting}" for setting in lora)]
+    made = Assembly(load_config("reach", overrides))
+    if not refusal:
+        assert made.settings
+        return
+    with pytest.raises(UserError) as error:
+        assert made.settings
+    assert str(error.value).startswith(refusal)
+    # Nothing but training has adapters.
+    assert Assembly(made.config, training=False).settings

@@ -96,7 +96,7 @@ def test_an_update_is_reported_before_it_is_done() -> None:
     world.update(1)
     assert world.events == [
         MicroBatchDone(member=MEMBER, update=1),
-        UpdateDone(member=MEMBER, update=1, skipped=False),
+        UpdateDone(member=MEMBER, update=1, skipped=""),
     ]
     assert world.reports == [("update", {"sub_steps": 4.0, "trajectories": 1.0})]
 
@@ -112,7 +112,7 @@ def test_of_several_members_only_the_first_writes_and_tells() -> None:
     world.role.handle(SaveCheckpoint(member=MEMBER, version=Version(1), engine_state="{}"))
     assert world.events == [
         MicroBatchDone(member=MEMBER, update=1),
-        UpdateDone(member=MEMBER, update=1, skipped=False),
+        UpdateDone(member=MEMBER, update=1, skipped=""),
     ]
     assert gathered == ["rollout"], "gathering weights may need every member"
     assert world.reports == world.written == world.kept == []
@@ -158,11 +158,11 @@ def test_strange_commands_are_refused() -> None:
 @pytest.mark.parametrize(("rejected", "first"), [(True, True), (False, True), (True, False)])
 def test_a_rejected_batch_is_kept_before_its_rows_are_given_away(rejected, first) -> None:
     world = World(first=first)
-    outcome = UpdateReport(skipped=True, rejected=rejected, metrics={})
+    outcome = UpdateReport(skipped="too far", rejected=rejected, metrics={})
     world.role.learner.update = lambda: outcome  # type: ignore[method-assign]
     world.update(1)
     assert world.kept == ([("rejected", 0)] if rejected and first else [])
-    assert world.events[-1] == UpdateDone(member=MEMBER, update=1, skipped=True)
+    assert world.events[-1] == UpdateDone(member=MEMBER, update=1, skipped="too far")
 
 
 @pytest.mark.parametrize("channel", ["rollout", "evaluation"])

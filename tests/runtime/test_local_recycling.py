@@ -11,7 +11,7 @@ from rlvla3.assembly import Assembly
 from rlvla3.commands.evaluating import figures
 from rlvla3.config import Config
 from rlvla3.errors import UserError
-from rlvla3.monitor import EvaluationResult
+from rlvla3.evaluation_result import EvaluationResult
 
 
 def recycling(after: int | str, **more: object) -> dict:

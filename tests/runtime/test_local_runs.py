@@ -80,7 +80,8 @@ def test_delays_with_a_heavy_tail_abort_nothing_and_show(tmp_path: Path) -> None
 def test_skipped_updates_are_trained_again_with_new_trajectories(tmp_path: Path) -> None:
     run = Run(tmp_path, values(recording(tmp_path, skip=(2, 3)), {"trainer": {"updates": 4}})).go().trained(4)
     assert run.engine.statistics.dropped == {"skipped_update": 16}
-    assert [event.skipped for event in run.watcher.of(UpdateDone)] == [False, True, True, False, False, False]
+    skipped = [bool(event.skipped) for event in run.watcher.of(UpdateDone)]
+    assert skipped == [False, True, True, False, False, False]
     trained = [i["episode"] for line in recorded(tmp_path / "trained") for i in line["trained"]]
     assert len(set(trained)) == len(trained) == 32
 
@@ -88,7 +89,8 @@ def test_skipped_updates_are_trained_again_with_new_trajectories(tmp_path: Path)
 def test_too_many_skipped_updates_end_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, values(recording(tmp_path, skip=(2, 3, 4)))).go()
     assert run.stop.failed
-    assert "3 updates in a row were skipped (not finite" in run.stop.reason
+    assert "3 updates in a row were skipped" in run.stop.reason
+    assert run.stop.reason.endswith("because of an order of the test")
 
 
 def test_members_hold_no_descriptors_of_others(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Own:
 
     def estimates(self, rollouts: Rollouts) -> tuple[Estimates, Figures]:
         """As the algorithm's; advantages and returns [N, T], figures [N]."""
-        with guarded("algorithm.kind", self._kind):
+        with guarded("algorithm.kind", self._kind, self._algorithm.estimates):
             found: Any = self._algorithm.estimates(rollouts)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Estimates)):
             raise self._error("estimates must return (Estimates, figures)")
@@ -63,7 +63,7 @@ class Own:
 
     def loss(self, inputs: LossInputs, *, value_only: bool) -> tuple[Tensor, Figures]:
         """As the algorithm's; losses and figures [B]."""
-        with guarded("algorithm.kind", self._kind):
+        with guarded("algorithm.kind", self._kind, self._algorithm.loss):
             found: Any = self._algorithm.loss(inputs, value_only=value_only)
         if not (isinstance(found, tuple) and len(found) == 2):
             raise self._error("loss must return (losses, figures)")

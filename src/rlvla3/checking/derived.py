@@ -7,17 +7,20 @@ from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived
 from rlvla3.checking.memory import memory
 from rlvla3.config import Config
+from rlvla3.policies.choosing import some
 
 
 def derived(assembly: Assembly) -> list[Derived]:
     """All of them, in the order of the data flow.
 
     Raises:
-        UserError: the configuration cannot run.
+        UserError: the configuration cannot run; a line for each reason.
     """
+    _ = assembly.settings
     return [
         *_envs(assembly),
         *_inference(assembly),
+        *_adapters(assembly),
         *_training(assembly),
         *_evaluation(assembly),
         *memory(assembly),
@@ -61,6 +64,17 @@ def _inference(assembly: Assembly) -> Iterator[Derived]:
         unit="samples",
         note=f"{generator.max_batch_size // largest} of the largest slots (of {largest})",
     )
+
+
+def _adapters(assembly: Assembly) -> Iterator[Derived]:
+    rank, layers = assembly.config.policy.lora.rank, assembly.adapted_layers
+    if not rank:
+        return
+    if layers is None:
+        note = "this policy does not name its layers: policy.lora is matched when training starts"
+    else:
+        note = f"in {len(layers)} layers: {some(layers)}"
+    yield Derived(name="adapter_rank", value=rank, unit="", note=note)
 
 
 def _action(assembly: Assembly) -> str:

@@ -17,14 +17,10 @@ def learning(assembly: Assembly) -> Iterator[Finding]:
     yield from _members(config)
     if isinstance(options, ReinforcementSettings):
         yield from _values(assembly, options)
+        yield from _rates(assembly, options)
+        yield from _sizes(assembly, options)
         yield from _streaming(assembly, options)
         yield from _schedule(config, options, assembly.algorithm.needs.values)
-        if options.forward_batch >= options.minibatch:
-            yield Finding(
-                field="learner.options.forward_batch",
-                text=f"{options.forward_batch} is no less than minibatch = {options.minibatch}, which is one "
-                "pass then; leave it out",
-            )
 
 
 def _algorithm(options: Settings) -> Iterator[Finding]:
@@ -83,6 +79,40 @@ def _values(assembly: Assembly, options: ReinforcementSettings) -> Iterator[Find
     if changed(assembly.config.trainer, "bootstrap"):
         yield Finding(
             field="trainer.bootstrap", text=f"{kind} needs no values: nothing is bootstrapped; leave it out"
+        )
+
+
+def _rates(assembly: Assembly, options: ReinforcementSettings) -> Iterator[Finding]:
+    rates = {"lr": ("the policy", options.lr)}
+    if assembly.algorithm.needs.values:
+        rates["value_lr"] = ("the value head", options.value_lr)
+    for name, (what, rate) in rates.items():
+        if not rate:
+            yield Finding(
+                field=f"learner.options.{name}",
+                text=f"0: {what} never changes, which is of use in tests only; set it above 0",
+            )
+
+
+def _sizes(assembly: Assembly, options: ReinforcementSettings) -> Iterator[Finding]:
+    chunks = assembly.config.trainer.batch * assembly.chunks
+    if options.minibatch > chunks:
+        yield Finding(
+            field="learner.options.minibatch",
+            text=f"{options.minibatch} is more than the {chunks} chunks of an update: every pass is one "
+            f"optimiser step; use less than {chunks}, or a larger trainer.batch",
+        )
+    if options.forward_batch >= options.minibatch:
+        yield Finding(
+            field="learner.options.forward_batch",
+            text=f"{options.forward_batch} is no less than minibatch = {options.minibatch}, which is one "
+            "pass then; leave it out",
+        )
+    if options.min_ess and not assembly.config.schedule.lag:
+        yield Finding(
+            field="learner.options.min_ess",
+            text="without lag every chunk has the weight 1, and all are effective: it has no effect; "
+            "leave it out, or use schedule.mode=aa",
         )
 
 

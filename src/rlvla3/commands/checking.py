@@ -13,7 +13,7 @@ from rlvla3.checking.findings import Derived, Finding
 from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
 from rlvla3.commands.running import check_weights
-from rlvla3.config import load_config
+from rlvla3.config import dropped_options, load_config
 from rlvla3.costs import Costs
 from rlvla3.doctor import usable_cores
 from rlvla3.errors import UserError
@@ -37,7 +37,7 @@ def command(recipe: str, overrides: Sequence[str], profile: Path | None, json: P
     _ = assembly.algorithm
     check_weights(assembly)
     found = [*findings(assembly, usable_cores(), costs), *lacking(assembly.config, rows)]
-    show(rows, found)
+    show(rows, found, dropped_options(recipe, overrides))
     if json is not None:
         figures = [Row(name=row.name, value=float(row.value), unit=row.unit) for row in rows]
         write_figures(json, [*figures, Row(name="warnings", value=float(len(found)), unit="", bound=0.0)])
@@ -85,14 +85,16 @@ def expected(assembly: Assembly, costs: Costs) -> list[Derived]:
     ]
 
 
-def show(rows: Sequence[Derived], found: Sequence[Finding]) -> None:
-    """A line for each number, then one for each warning."""
+def show(rows: Sequence[Derived], found: Sequence[Finding], notices: Sequence[str] = ()) -> None:
+    """A line for each number, then one for each notice, then one for each warning."""
     name, unit = (max(len(getattr(row, part)) for row in rows) for part in ("name", "unit"))
     for row in rows:
         value = (
             f"{row.value:,.0f}" if row.value >= 1000 or row.value == int(row.value) else f"{row.value:.3g}"
         )
         typer.echo(f"{row.name:<{name}}  {value:>9} {row.unit:<{unit}}  {row.note}".rstrip())
+    for notice in notices:
+        typer.echo(f"notice: {notice}")
     for finding in found:
         typer.echo(f"warning: {finding.field}: {finding.text}")
     typer.echo(f"warnings: {len(found)}")

@@ -25,9 +25,9 @@ from rlvla3.config_loading import dump
 from rlvla3.demonstrations import Dataset
 from rlvla3.doctor import usable_cores
 from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, bootstrap_paired, write_figures
-from rlvla3.monitor import EvaluationResult
 from rlvla3.run_folder import RunFolder
 
 SCALES = (1.3, 1.6, 1.9, 2.2)

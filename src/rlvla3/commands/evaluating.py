@@ -14,9 +14,9 @@ from rlvla3.commands.running import evaluate
 from rlvla3.config import Config
 from rlvla3.config_loading import Branch, build, override, parse
 from rlvla3.errors import UserError
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.metrics import Row, wilson, write_figures
-from rlvla3.monitor import EvaluationResult
 from rlvla3.plugins import distrust
 from rlvla3.run_folder import make_folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from rlvla3.commands import imitate
-from rlvla3.config import load_config
+from rlvla3.config import dropped_options, load_config
 from rlvla3.config_loading import dump
 from rlvla3.errors import UserError
 from rlvla3.learner.checkpoint import Kept
@@ -34,6 +34,8 @@ def command(recipe: str, overrides: Sequence[str], folder: Path | None, json: Pa
     with RunFolder.claim(path) as run:
         _refuse_other_runs(run)
         dataset = imitate.collect(config, run.path, tell=typer.echo)
+        for notice in dropped_options(recipe, overrides):
+            typer.echo(f"notice: {notice}", err=True)
         run.describe(dump(config))  # only now: a refused start leaves the folder free for the next one
         typer.echo(f"{len(dataset.lengths)} demonstrations, {len(dataset.task)} samples")
         weights = imitate.fit(config, dataset, run.path, report=report)

@@ -1,10 +1,13 @@
 """What all commands share that start a run: sinks, display, the runtime, the outcome."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config
@@ -12,11 +15,12 @@ from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
 from rlvla3.elsewhere import interpreter
 from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description
 from rlvla3.messages import Stop
 from rlvla3.metrics import JsonLines, Metrics, Sink, TensorBoard, WeightsAndBiases
-from rlvla3.monitor import EvaluationResult, Monitor
+from rlvla3.monitor import Monitor
 from rlvla3.progress import Display
 from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
@@ -81,13 +85,19 @@ def check_weights(assembly: Assembly) -> None:
 
 
 def train(
-    config: Config, folder: RunFolder, *, resume: bool, phase: str = "train", record: bool = False
+    config: Config,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    phase: str = "train",
+    record: bool = False,
+    notices: Sequence[str] = (),
 ) -> Outcome:
     """Train in a locked run folder.
 
     ``record``: write the configuration into it, once everything that can be refused was looked at:
-    a refused start must leave the folder as it was. A run that is resumed before its first
-    checkpoint starts again.
+    a refused start must leave the folder as it was. ``notices``: told then, a line each. A run that is
+    resumed before its first checkpoint starts again.
 
     Raises:
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
@@ -112,6 +122,8 @@ def train(
     require_gl(assembly)
     require_videos(assembly)
     _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
+    for notice in notices:
+        typer.echo(f"notice: {notice}", err=True)
     with ExitStack() as stack:
         metrics = stack.enter_context(sinks(config, folder))
         if record and start is None:

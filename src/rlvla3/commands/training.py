@@ -8,7 +8,7 @@ import typer
 
 from rlvla3.commands.evaluating import given
 from rlvla3.commands.running import Outcome, train
-from rlvla3.config import Config, load_config
+from rlvla3.config import Config, dropped_options, load_config
 from rlvla3.errors import EndedBySignal, UserError
 from rlvla3.metrics import Row, write_figures
 from rlvla3.plugins import distrust
@@ -59,7 +59,8 @@ def _train(
     with RunFolder.open(path) if resume else RunFolder.create(path) as run:
         if resume:
             config = _continued(run, config, overrides, allow_code)
-        outcome = train(config, run, resume=resume, record=True)
+        notices = dropped_options(run.config if resume else recipe, overrides)
+        outcome = train(config, run, resume=resume, record=True, notices=notices)
         rows = figures(config, outcome)
         run.write_summary({row.name: row.value for row in rows})
     if json is not None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rlvla3.config_loading.description import FieldRow, describe, undocumented
+from rlvla3.config_loading.dropping import dropped
 from rlvla3.config_loading.dumping import dump
 from rlvla3.config_loading.faults import OptionsError, explain
 from rlvla3.config_loading.resolver import Resolver
@@ -29,6 +30,7 @@ __all__ = [
     "build",
     "describe",
     "did_you_mean",
+    "dropped",
     "dump",
     "load",
     "options",

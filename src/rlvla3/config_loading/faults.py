@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlvla3.config_loading.resolver import pick
-from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean
+from rlvla3.config_loading.trees import COMMAND_LINE, Branch, Items, Leaf, Tree, did_you_mean, leaves
 from rlvla3.config_loading.types import group_models, item_type, members, value_type
 
 
@@ -32,7 +32,8 @@ def explain(
     name: str,
     reported: Set[tuple[str, ...]] = frozenset(),
 ) -> Iterator[str]:
-    """One line for each field at fault, except in groups whose fault is ``reported`` already."""
+    """One line for each field at fault, and for each line that a rule of ours says, except in groups whose
+    fault is ``reported`` already."""
     found: dict[tuple[str, ...], list[str]] = {}
     docs: dict[tuple[str, ...], str] = {}
     own: dict[tuple[str, ...], bool] = {}
@@ -55,7 +56,8 @@ def explain(
         )
         remedy = f" ({docs[path]})" if docs[path] else ""
         dotted = f"{'.'.join(path)}: " if path else ""
-        yield f"{_place(tree, path, name, rules)}: {dotted}{rules}{got}{remedy}"
+        for rule in rules.splitlines():
+            yield f"{_place(tree, path, name, rule)}: {dotted}{rule}{got}{remedy}"
 
 
 def located_rules(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -181,7 +183,7 @@ def _place(tree: Tree, path: tuple[str, ...], name: str, rules: str) -> str:
     part of the path that is given was written."""
     at = _find(tree, path)
     if isinstance(at, Branch):
-        spoken = [value.source for key, value in _settings(at) if _speaks_of(rules, key)]
+        spoken = [value.source for key, value in leaves(at) if _speaks_of(rules, key)]
         if spoken:
             given = tree.source.rpartition(":")[0]
             ranks = {COMMAND_LINE: 0, given: 1}
@@ -191,15 +193,6 @@ def _place(tree: Tree, path: tuple[str, ...], name: str, rules: str) -> str:
         if at is not None:
             return at.source
     return name
-
-
-def _settings(branch: Branch, prefix: str = "") -> Iterator[tuple[str, Tree]]:
-    """All settings below a group by their dotted path within it, in the order of writing."""
-    for key, value in branch.entries.items():
-        if isinstance(value, Branch):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _speaks_of(rules: str, key: str) -> bool:

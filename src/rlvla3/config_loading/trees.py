@@ -4,7 +4,7 @@ YAML 1.1 turns ``off`` into a boolean and leaves ``3e-5`` a text. So nothing is 
 here: scalars stay text until the type of the field that they set is known (`config_loading`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -133,6 +133,15 @@ def _changes_kind(base: Branch, over: Branch) -> bool:
     return isinstance(old, Leaf) and isinstance(new, Leaf) and old.text != new.text
 
 
+def leaves(branch: Branch, prefix: str = "") -> Iterator[tuple[str, Tree]]:
+    """All settings below a group by ``prefix`` and their dotted path within it, in the order of writing."""
+    for key, value in branch.entries.items():
+        if isinstance(value, Branch):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def recipe_names(recipes: Path) -> list[str]:
     """Names of the shipped recipes."""
     return sorted(file.stem for file in recipes.glob("*.yaml"))
@@ -214,7 +223,7 @@ def override(tree: Branch, overrides: Sequence[str]) -> Branch:
     Raises:
         UserError: not ``path=value``, or a path through a single value or past a list's end.
     """
-    pairs = [_split(text) for text in overrides]
+    pairs = [split(text) for text in overrides]
     pairs.sort(key=lambda pair: pair[0][-1] != TAG)
     result: Tree = tree
     for path, text in pairs:
@@ -224,7 +233,12 @@ def override(tree: Branch, overrides: Sequence[str]) -> Branch:
     return result
 
 
-def _split(text: str) -> tuple[tuple[str, ...], str]:
+def split(text: str) -> tuple[tuple[str, ...], str]:
+    """The path and the value of an override.
+
+    Raises:
+        UserError: it is not ``path=value``.
+    """
     path, equals, value = text.partition("=")
     parts = tuple(part.strip() for part in path.split("."))
     if not equals or not all(parts):

@@ -48,8 +48,8 @@ class Training:
         self._statistics = statistics
         self._outbox = outbox
         self._trainers = settings.topology.trainers
-        self._done: dict[Member, bool] = {}
-        """Trainer members that finished the update under way, and whether they skipped it."""
+        self._done: dict[Member, str] = {}
+        """Trainer members that finished the update under way, and why they skipped it, if they did."""
         self._skipped_in_row = 0
         self._replaced: list[Trajectory] = []
         """Members of groups that were replaced since the last update: how they ended counts for the law of
@@ -94,11 +94,11 @@ class Training:
             return None
         self._agree()
         used_by = self._intake.version
-        used = self._intake.done(event.skipped)
+        used = self._intake.done(skipped=bool(event.skipped))
         for trajectory in used:
             self._flights.free(trajectory.row)
         if event.skipped:
-            return self._skip(len(used))
+            return self._skip(event.skipped, len(used))
         self._skipped_in_row = 0
         self._count(used, used_by)
         self._flights.trained(used + self._replaced)
@@ -109,8 +109,8 @@ class Training:
 
     def _agree(self) -> None:
         done, self._done = self._done, {}
-        if len(set(done.values())) > 1:
-            skipped = ", ".join(member for member, skipped in done.items() if skipped)
+        if len({bool(why) for why in done.values()}) > 1:
+            skipped = ", ".join(member for member, why in done.items() if why)
             raise RuntimeError(f"update {self._intake.attempt} was skipped by {skipped} only")
 
     def publish(self) -> None:
@@ -126,7 +126,7 @@ class Training:
         if self._intake.phase == "filling" and self._evaluation.resume_postponed(version):
             self._weights.request("evaluation", version)
 
-    def _skip(self, trajectories: int) -> str:
+    def _skip(self, why: str, trajectories: int) -> str:
         self._statistics.skipped_updates += 1
         self._statistics.drop("skipped_update", trajectories)
         self._flights.reopen_quota()
@@ -134,8 +134,8 @@ class Training:
         if self._skipped_in_row < self._settings.training.max_skipped:
             return ""
         return (
-            f"{self._skipped_in_row} updates in a row were skipped (not finite, or too far from the policy "
-            "that acted)"
+            f"{self._skipped_in_row} updates in a row were skipped, which is trainer.max_skipped; "
+            f"the last one because of {why}"
         )
 
     def _count(self, used: list[Trajectory], version: Version) -> None:

@@ -24,8 +24,9 @@ Slab = Mapping[str, npt.NDArray[Any]]
 class UpdateReport:
     """What one update did."""
 
-    skipped: bool
-    """Nothing changed: something was not finite, or the data were too far off policy."""
+    skipped: str
+    """Why nothing changed, in one line: something was not finite, or the data were too far off policy; empty:
+    there is a new version."""
     rejected: bool
     """Something was not finite, so that ``save_rejected`` has a batch to keep."""
     metrics: Mapping[str, float]

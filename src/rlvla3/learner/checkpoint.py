@@ -1,16 +1,12 @@
 """Checkpoints: complete or absent, checked when read, never executed. No torch, no pickle.
 
-A checkpoint is a folder of safetensors (numbers), JSON and text files, with a manifest of every
-file's size and SHA-256. It is written beside its place, synced to disk, renamed into place and
-read back before an older one is removed; so a crash at any moment leaves the last complete one.
+A checkpoint is a folder of safetensors (numbers), JSON and text files with a manifest (``whole_folder``). It
+is whole before an older one is removed; so a crash at any moment leaves the last complete one.
 """
 
-import hashlib
 import json
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.errors import UserError
+from rlvla3.learner import whole_folder
 from rlvla3.learner.api import Learner
+from rlvla3.learner.whole_folder import MANIFEST as MANIFEST
+from rlvla3.learner.whole_folder import read_json
+from rlvla3.learner.whole_folder import verify as verify
 from rlvla3.policies.folding import fold
 
-FORMAT = 1
-"""Version of the folder's layout."""
-
-MANIFEST = "manifest.json"
 DESCRIPTION = "checkpoint.json"
 CONFIG = "config.json"
 ENGINE = "engine.json"
@@ -39,7 +35,6 @@ CHECKPOINTS = "checkpoints"
 REJECTED = "rejected"
 """Folder of a run folder that holds the batches of updates that were not finite."""
 
-_WRITING = ".writing-"
 _SHOWN = 3
 
 Kind = Literal["checkpoint", "weights", "rejected"]
@@ -133,91 +128,16 @@ def export(source: Path, folder: Path, *, averaged: bool = True) -> None:
 
 
 def _write(target: Path, kind: Kind, description: Description, fill: Callable[[Path], None]) -> None:
-    from safetensors import SafetensorError
+    def fill_all(folder: Path) -> None:
+        fill(folder)
+        described = asdict(description)
+        (folder / CONFIG).write_text(described.pop("config"), encoding="utf-8")
+        (folder / DESCRIPTION).write_text(json.dumps({"kind": kind, **described}, indent=2))
 
-    if target.exists():
-        raise UserError(f"{target}: exists already; give a new folder, checkpoints are never written over")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        working = Path(tempfile.mkdtemp(dir=target.parent, prefix=_WRITING))
-        try:
-            fill(working)
-            described = asdict(description)
-            (working / CONFIG).write_text(described.pop("config"), encoding="utf-8")
-            (working / DESCRIPTION).write_text(json.dumps({"kind": kind, **described}, indent=2))
-            files = {file.name: _digest(file) for file in sorted(working.iterdir())}
-            (working / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files}, indent=2))
-            for file in working.iterdir():
-                _sync(file)
-            _sync(working)
-            working.chmod(0o755)
-            working.rename(target)
-        except BaseException:
-            shutil.rmtree(working, ignore_errors=True)
-            raise
-        _sync(target.parent)
-    except (OSError, SafetensorError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(
-            f"{target}: cannot be written ({why}); free space or choose another folder"
-        ) from error
-    verify(target)
-
-
-def _digest(file: Path) -> dict[str, str | int]:
-    with file.open("rb") as stream:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    whole_folder.write(target, fill_all)
 
 
 # --- reading ---------------------------------------------------------------------------------
-
-
-def verify(folder: Path) -> None:
-    """Check every file of a checkpoint against its manifest.
-
-    Raises:
-        UserError: a file is missing, truncated or changed (it is named), or another format.
-    """
-    manifest = _json(folder / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise UserError(
-            f"{folder / MANIFEST}: format {manifest.get('format')!r} is not {FORMAT}; "
-            "load it with the rlvla3 that wrote it"
-        )
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not all(
-        isinstance(entry, dict) and entry.keys() >= {"bytes", "sha256"} for entry in files.values()
-    ):
-        raise UserError(f"{folder / MANIFEST}: lists no files; the checkpoint is damaged, use another one")
-    for name, expected in files.items():
-        file = folder / name
-        if not file.is_file():
-            raise UserError(f"{file}: file is missing from the checkpoint; use another one")
-        if file.stat().st_size != expected["bytes"]:
-            raise UserError(
-                f"{file}: has {file.stat().st_size} bytes, the manifest says {expected['bytes']}; "
-                "the checkpoint is damaged, use another one"
-            )
-        if _digest(file) != expected:
-            raise UserError(
-                f"{file}: content differs from its checksum; the checkpoint is damaged, use another"
-            )
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        verify(folder)
-    except UserError:
-        return False
-    return True
 
 
 def describe(folder: Path) -> Description:
@@ -226,7 +146,7 @@ def describe(folder: Path) -> Description:
     Raises:
         UserError: it cannot be read.
     """
-    found = _json(folder / DESCRIPTION)
+    found = read_json(folder / DESCRIPTION)
     try:
         return Description(
             version=int(found["version"]),
@@ -304,7 +224,7 @@ def find(path: Path, *, resume: bool = False) -> Path:
         UserError: there is none.
     """
     if (path / MANIFEST).is_file():
-        if _json(path / DESCRIPTION).get("kind") == "rejected":
+        if read_json(path / DESCRIPTION).get("kind") == "rejected":
             raise UserError(
                 f"{path}: holds a batch that an update could not use; give its run folder or a checkpoint, "
                 "or look at it with rlvla3 replay"
@@ -359,16 +279,6 @@ def _differences(stored: Any, wanted: Any, name: str) -> list[str]:
     return [] if stored == wanted else [f"{name} is {stored!r} there and {wanted!r} here"]
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); use another checkpoint") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: must hold a JSON object; the checkpoint is damaged, use another one")
-    return found
-
-
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -412,7 +322,9 @@ class Kept:
         try:
             verify(path)
         except UserError as error:
-            whole = [other for other in self._all("checkpoint") if other < path and _is_whole(other)]
+            whole = [
+                other for other in self._all("checkpoint") if other < path and whole_folder.is_whole(other)
+            ]
             if not whole:
                 raise
             remedy = f"{whole[-1].name} is whole: rename or remove {path} to go on from it"
@@ -444,5 +356,5 @@ class Kept:
     def _prune(self, family: str, keep: int) -> None:
         for old in self._all(family)[:-keep]:
             shutil.rmtree(old)
-        for abandoned in self._folder.glob(f"{_WRITING}*"):
+        for abandoned in self._folder.glob(f"{whole_folder.WRITING}*"):
             shutil.rmtree(abandoned)

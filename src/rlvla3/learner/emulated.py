@@ -55,7 +55,7 @@ class EmulatedLearner:
         self.version += 1
         metrics = {"sub_steps": float(self._samples), "trajectories": float(self._trajectories)}
         self._samples = self._trajectories = 0
-        return UpdateReport(skipped=False, rejected=False, metrics=metrics)
+        return UpdateReport(skipped="", rejected=False, metrics=metrics)
 
     def weights(self, channel: Channel) -> Mapping[str, npt.NDArray[Any]]:
         """The version, as many times as there are weights."""

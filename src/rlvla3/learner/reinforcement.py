@@ -18,6 +18,7 @@ from rlvla3.algorithms.normalise import Statistics, blend, explained_variance, s
 from rlvla3.algorithms.schedules import decay, warm_up
 from rlvla3.learner import gap, rejected, state
 from rlvla3.learner.api import Slab, UpdateReport
+from rlvla3.learner.guards import SkippedError, not_finite, too_few
 from rlvla3.learner.metrics import (
     Means,
     effective_sample_size,
@@ -30,7 +31,7 @@ from rlvla3.learner.ranks import Ranks
 from rlvla3.learner.samples import Samples, blanks, gather, join
 from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.learner.streaming import FirstPass
-from rlvla3.learner.updating import SkippedError, Update
+from rlvla3.learner.updating import Update
 from rlvla3.messages import Channel, Trajectory
 from rlvla3.policies.wrapping import base_of
 
@@ -165,10 +166,10 @@ class Reinforcement:
             metrics |= self._passes(samples, chunks)
         except SkippedError as reason:
             self._optimiser.restore(before)
-            self._rejected = (samples, str(reason)) if reason.rejected else None
+            self._rejected = (samples, reason.metric) if reason.rejected else None
             self.skipped += 1
             skipped = reason
-            metrics |= {**reason.metrics, str(reason): 1.0}
+            metrics |= {**reason.metrics, reason.metric: 1.0}
         else:
             self._earlier = self.version, before.parameters
             self.version += 1
@@ -180,7 +181,7 @@ class Reinforcement:
         self._forget()
         # Of several ranks each has a part only, so nothing could be replayed.
         kept = skipped is not None and skipped.rejected and self.ranks.size == 1
-        return UpdateReport(skipped=skipped is not None, rejected=kept, metrics=metrics)
+        return UpdateReport(skipped=str(skipped or ""), rejected=kept, metrics=metrics)
 
     def _passes(self, samples: Samples, chunks: Chunks) -> dict[str, float]:
         settings, needs = self.settings, self.algorithm.needs
@@ -188,7 +189,7 @@ class Reinforcement:
         # Also where nothing comes of it: ranks that share weights would keep the gradient for later.
         streamed = self._first_pass.finish(own) if self._first_pass is not None else None
         if not np.isfinite(own.std):
-            raise SkippedError("not_finite_advantage", rejected=True)
+            raise not_finite("advantage", "every advantage")
         found = self._guarded_ess(samples)
         self._optimiser.set_rate(self.rate_factor(self.version))
         update = self._made_update(samples, chunks, own if needs.normalised else None)
@@ -196,7 +197,7 @@ class Reinforcement:
         for number in range(settings.value_passes if needs.values else 0):
             update.value_pass(settings.epochs + number)
         if not self._optimiser.finite():
-            raise SkippedError("not_finite_weights", rejected=True)
+            raise not_finite("weights", "each of the weights after the last step")
         self._advantages = blend(self._advantages, own, settings.statistics_keep)
         self.shortened += update.shortened
         return {
@@ -248,7 +249,7 @@ class Reinforcement:
             return {}
         found = effective_sample_size(samples.log_weight(), self.ranks)
         if found < self.settings.min_ess:
-            raise SkippedError("too_small_ess", rejected=False, metrics={"start_ess": found})
+            raise too_few(found, self.settings.min_ess)
         return {"start_ess": found}
 
     def _total(self, values: Sequence[float]) -> Sequence[float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 
 from rlvla3.algorithms.normalise import Statistics
+from rlvla3.learner.guards import not_finite, too_far
 from rlvla3.learner.metrics import Means
 from rlvla3.learner.minibatches import Chunks, Minibatch
 from rlvla3.learner.objective import tell
@@ -14,15 +15,8 @@ from rlvla3.learner.parts import Parts
 from rlvla3.learner.samples import Samples
 from rlvla3.learner.sharding import synchronise_gradients
 
-
-class SkippedError(Exception):
-    """Nothing of an update may stay. Its text names the metric that says why."""
-
-    def __init__(self, why: str, *, rejected: bool, metrics: Mapping[str, float] | None = None) -> None:
-        """``rejected``: whether something was not finite, so that the batch is worth looking at. ``metrics``:
-        what it was judged by."""
-        super().__init__(why)
-        self.rejected, self.metrics = rejected, dict(metrics or {})
+_LOSS = ("loss", "the loss of a minibatch")
+_GRADIENT = ("gradient", "the norm of a gradient")
 
 
 class Update:
@@ -102,8 +96,8 @@ class Update:
                 if piece is not self._blank:
                     told = {name: figures[name] for name in ("value_loss",) if name in figures}
                     tell(self.value_means, told, piece, self.version)
-            self._must_be_finite(self._ranks.sum([float(not finite)])[0] == 0, "loss")
-            self._must_be_finite(self._optimiser.step(value_only=True) is not None, "gradient")
+            self._must_be_finite(self._ranks.sum([float(not finite)])[0] == 0, _LOSS)
+            self._must_be_finite(self._optimiser.step(value_only=True) is not None, _GRADIENT)
 
     def step(self, means: Means, *, finite: bool) -> bool:
         """Step with the gradients at hand, unless the guard forbids it; returns whether to go on.
@@ -117,24 +111,24 @@ class Update:
         """
         total, count = means.sum_of("kl")
         total, count, broken = self._ranks.sum([total, count, float(not finite)])
-        self._must_be_finite(not broken, "loss")
+        self._must_be_finite(not broken, _LOSS)
         limit = self._settings.target_kl
         if limit and not self._value_only and count and total / count > limit:
             if not self.steps:
-                raise SkippedError("too_large_kl", rejected=False, metrics=means.over(self._ranks).values())
+                raise too_far(total / count, limit, means.over(self._ranks).values())
             self.shortened = True
             return False
         norm = self._optimiser.step(value_only=self._value_only)
-        self._must_be_finite(norm is not None, "gradient")
+        self._must_be_finite(norm is not None, _GRADIENT)
         assert norm is not None
         self.steps += 1
         self.means.merge(means)
         self.means.add({"grad_norm": norm})  # the same on every rank, and so their mean
         return True
 
-    def _must_be_finite(self, finite: bool, what: str) -> None:
+    def _must_be_finite(self, finite: bool, what: tuple[str, str]) -> None:
         if not finite:
-            raise SkippedError(f"not_finite_{what}", rejected=True)
+            raise not_finite(*what)
 
     def _minibatches(self, number: int) -> Iterator[Minibatch]:
         settings = self._settings

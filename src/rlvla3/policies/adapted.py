@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rlvla3.errors import UserError
+from rlvla3.policies.choosing import choose, matching
 from rlvla3.policies.folding import UP, is_adapter
-from rlvla3.policies.lora import LowRankLinear, adapt, check_rank, choose, linear_layers, matching
+from rlvla3.policies.lora import LowRankLinear, adapt, check_rank, linear_layers
 from rlvla3.policies.settings import LoraSettings, ModelSettings
 from rlvla3.policies.weights import copy_into, whole
 from rlvla3.policies.wrapping import Wrapped

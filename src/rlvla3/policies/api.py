@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -134,4 +134,15 @@ class Policy(Protocol):
 
     def build(self, device: str, seed: int) -> PolicyModel:
         """Build the network with freshly initialised weights (imports torch)."""
+        ...
+
+
+@runtime_checkable
+class NamesLayers(Protocol):
+    """A policy that knows the layers of its model before that is built, so that ``policy.lora`` can be
+    checked without torch."""
+
+    def linear_layers(self) -> Mapping[str, bool]:
+        """Names of the model's linear layers (exactly ``torch.nn.Linear``) in its order, and whether
+        reinforcement learning trains them where there are no adapters; false for the value head's."""
         ...

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +17,7 @@ from torch import Tensor, nn
 
 from rlvla3.errors import UserError
 from rlvla3.policies.folding import DOWN, SCALE, UP
-from rlvla3.policies.settings import LoraSettings
 from rlvla3.policies.weights import whole
-
-_SHOWN = 5
 
 
 class LowRankLinear(nn.Linear):
@@ -64,36 +60,6 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
 
 
-def choose(layers: Collection[str], open_to: Collection[str], settings: LoraSettings) -> list[str]:
-    """Names of the layers that get adapters.
-
-    Args:
-        layers: all linear layers of a model.
-        open_to: those whose weight would train and may have adapters.
-        settings: of the adapters.
-
-    Raises:
-        UserError: a target is none of them.
-    """
-    if not settings.targets:
-        chosen = [n for n in layers if n in open_to and not _found(settings.train, f"{n}.weight")]
-        if not chosen:
-            raise UserError(
-                "policy.lora.rank: no linear layer is left that would train and could have an adapter; set "
-                "policy.lora.targets, or policy.lora.rank=0"
-            )
-        return chosen
-    for pattern in settings.targets:
-        matched = [name for name in layers if re.search(pattern, name)]
-        if not any(name in open_to for name in matched):
-            why = f"only layers that do not train, or that train whole ({_some(matched)})" if matched else ""
-            raise UserError(
-                f"policy.lora.targets: {pattern!r} matches {why or 'no linear layer'}; "
-                f"layers to choose from: {_some(open_to)}"
-            )
-    return [name for name in layers if name in open_to and _found(settings.targets, name)]
-
-
 def check_rank(layers: Iterable[nn.Linear], rank: int) -> None:
     """Refuse a rank that no layer can have.
 
@@ -106,26 +72,3 @@ def check_rank(layers: Iterable[nn.Linear], rank: int) -> None:
             f"policy.lora.rank = {rank} exceeds the smaller side of every layer that gets an adapter; use at "
             f"most {most} (adapters of that rank are as large as what they stand for: below it, they save)"
         )
-
-
-def matching(names: Collection[str], patterns: Sequence[str], setting: str) -> list[str]:
-    """The names in which a pattern is found.
-
-    Raises:
-        UserError: a pattern is found in none of them.
-    """
-    for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            raise UserError(
-                f"{setting}: {pattern!r} matches no parameter that may train; such are {_some(names)}"
-            )
-    return [name for name in names if _found(patterns, name)]
-
-
-def _found(patterns: Sequence[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
-def _some(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:_SHOWN])
-    return shown + (", …" if len(names) > _SHOWN else "") if names else "none"

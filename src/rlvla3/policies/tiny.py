@@ -7,6 +7,7 @@ an action chunk, or decodes it as tokens in one pass. Importing this module does
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
+from rlvla3.policies import tiny_layers
 from rlvla3.policies.api import PREFIX, PolicyInterface
 from rlvla3.settings import Settings
 
@@ -256,6 +258,14 @@ class Tiny:
             FieldSpec(name="chain", shape=(points, *chunk), dtype="float32"),
             FieldSpec(name="step_index", shape=(), dtype="int32"),
         )
+
+    def linear_layers(self) -> Mapping[str, bool]:
+        """Names of the network's linear layers, and whether reinforcement learning trains them."""
+        levels = tiny_layers.frozen_levels(self.settings, self.architecture)
+        return {
+            name: not tiny_layers.is_frozen(name, levels) and not name.startswith(tiny_layers.VALUE_HEAD)
+            for name in tiny_layers.linear_layers(self.settings, self.architecture)
+        }
 
     def _prefix_size(self) -> int:
         """Numbers in the keys and values of all levels and the pooled prefix of one observation."""

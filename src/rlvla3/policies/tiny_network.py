@@ -25,6 +25,7 @@ from rlvla3.policies.tiny_blocks import (
     ValueHead,
     grid_positions,
 )
+from rlvla3.policies.tiny_layers import NOISE_NET, VALUE_HEAD, frozen_levels, is_frozen
 from rlvla3.policies.transforms import Normaliser
 from rlvla3.policies.weights import copy_into, whole
 
@@ -33,7 +34,6 @@ Prefix = tuple[Tensor, ...]
 [B, W]). With trainable last blocks: those of the frozen levels, then hidden tokens [B, S, W]. Not
 frozen: ()."""
 
-NOISE_NET = "noise_net."
 """Prefix of the names of the noise net's weights, which only ``method: noise`` has."""
 _VALUE_HIDDEN = 256
 
@@ -79,7 +79,7 @@ class TinyNetwork(nn.Module):
             chunk_reduce=settings.chunk_reduce,
             dim_reduce=settings.dim_reduce,
         )
-        self.frozen_levels = sizes.layers - settings.unfreeze_last_blocks if settings.freeze_prefix else 0
+        self.frozen_levels = frozen_levels(settings, sizes)
 
     def add_head(self) -> None:
         """Make the head's modules, between the prefix's and the value head (initial weights are drawn in
@@ -221,18 +221,12 @@ class TinyNetwork(nn.Module):
         ``reinforcement`` (what ``freeze_prefix`` leaves, and the value head) or ``value`` (that head)."""
         names = dict(self.named_parameters())
         if stage == "value":
-            return [(name, p) for name, p in names.items() if name.startswith("value_head.")]
+            return [(name, p) for name, p in names.items() if name.startswith(VALUE_HEAD)]
         if stage == "imitation":
-            return [(n, p) for n, p in names.items() if not n.startswith(("value_head.", NOISE_NET))]
+            return [(n, p) for n, p in names.items() if not n.startswith((VALUE_HEAD, NOISE_NET))]
         if stage == "reinforcement":
-            return [(name, p) for name, p in names.items() if not self._is_frozen(name)]
+            return [(name, p) for name, p in names.items() if not is_frozen(name, self.frozen_levels)]
         raise ValueError(f"stage {stage!r} is not one of imitation, reinforcement, value")
-
-    def _is_frozen(self, name: str) -> bool:
-        if name.startswith("prefix_blocks."):
-            return int(name.split(".")[1]) < self.frozen_levels
-        embeddings = ("stem.", "image_position.", "words.", "word_position")
-        return self.frozen_levels > 0 and name.startswith(embeddings)
 
     def fsdp_units(self) -> list[nn.Module]:
         """Every block, sharded by itself."""

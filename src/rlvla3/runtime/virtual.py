@@ -149,7 +149,7 @@ class VirtualRuntime:
         self._content: dict[int, tuple[int, int]] = {}
         """(episode, first chunk) of the complete trajectory in each row."""
         self._seen: set[tuple[int, int]] = set()
-        self._skip_next = self._skipping = False
+        self._skip_next = self._skipping = ""
         self._handlers: dict[type, Callable[[Any], None]] = {
             StartTrajectories: self._start,
             ApplyActions: self._apply,
@@ -262,7 +262,7 @@ class VirtualRuntime:
             self._stuck.add(member)
             self._simulators.stick(member)
         elif fault.kind == "skip_update":
-            self._skip_next = True
+            self._skip_next = "an injected fault"
         else:
             self._tell(StopRequested(reason="asked to"))
 
@@ -370,7 +370,7 @@ class VirtualRuntime:
     def _finish_update(self, command: FinishUpdate) -> None:
         if not self._updating:
             # The first of the members: what happens to an update happens to all of them.
-            self._skipping, self._skip_next = self._skip_next, False
+            self._skipping, self._skip_next = self._skip_next, ""
         self._updating.add(command.member)
         part = 0.5 if self._workload.streaming else 1.0
         self._work(command.member, part * self._micro_chunks[command.member] * self._costs.train_per_chunk_s)

@@ -86,7 +86,7 @@ def load_reward(name: str, info: tuple[str, ...]) -> RewardFunction | None:
     except USERS_FAULTS as error:
         raise UserError(
             f"simulator.options.reward = {name!r} must be a function (info, success, dense) -> reward; "
-            f"called with zeros it fails: {in_words(error)}"
+            f"called with zeros it fails: {in_words(error, function)}"
         ) from error
     return function
 
