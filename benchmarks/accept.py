@@ -21,8 +21,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from off_policy import interval
-
+from rlvla3.metrics import over_seeds
 from rlvla3.run_folder import versions, write_json, write_text
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +88,7 @@ def pickcube() -> Figures:
 
 def six() -> Figures:
     """Six Meta-World tasks at once by PPO."""
-    return _improved("metaworld-six", SIX_SEEDS, METAWORLD_SEEDS)
+    return _improved("six-tasks", SIX_SEEDS, METAWORLD_SEEDS)
 
 
 def pusht() -> Figures:
@@ -109,7 +108,7 @@ def _improved(recipe: str, seeds: Sequence[int], states: str) -> Figures:
             if row["name"] in wanted or row["name"].startswith("success_rate/")
         ]
     found = [row["value"] for figures in runs for row in figures if row["name"] == "gain"]
-    middle, low, high = interval(found)
+    middle, low, high = over_seeds(found)
     points = {"unit": "points", "bound": None}
     mean = {"name": "mean/gain", "value": middle, **points}
     ends = [{"name": "mean/gain/low", "value": low, **points, "bound": 0.0}]
@@ -165,7 +164,7 @@ def _demonstrations(recipe: str, seeds: Sequence[int], states: str = METAWORLD_S
         found = json.loads(kept.read_text()) if kept.exists() else {}
         if found.get("sources") != present:
             chosen = states.replace("SEED", str(seed))
-            longer = seed == seeds[0] and recipe not in ("grpo", "metaworld-six", "pusht")
+            longer = seed == seeds[0] and recipe not in ("grpo", "six-tasks", "pusht")
             cloning = "--more-cloning" if longer else "--no-more-cloning"
             command = [COMMAND, "demo", recipe, f"seed={seed}", f"simulator.options.{chosen}"]
             found = {"sources": present, "rows": _figures([*command, cloning, "--folder", str(folder)])}
@@ -231,8 +230,8 @@ LINES = (
         exercises=("src",),
     ),
     Line(
-        name="metaworld-six",
-        command="rlvla3 demo metaworld-six, three seeds",
+        name="six-tasks",
+        command="rlvla3 demo six-tasks, three seeds",
         measure=six,
         exercises=("src",),
     ),

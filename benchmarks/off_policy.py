@@ -16,10 +16,9 @@ Beside the figures come the curves (``-curves.json``, a cell in each line) and b
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, get_args
 
 from rlvla3.algorithms.registry import algorithm_class
@@ -27,11 +26,9 @@ from rlvla3.commands import imitate
 from rlvla3.commands.running import evaluate, train
 from rlvla3.config import Config, load_config
 from rlvla3.learner import checkpoint
-from rlvla3.metrics import Row, write_figures
+from rlvla3.metrics import Row, over_seeds, write_figures
 from rlvla3.run_folder import RunFolder, write_json
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
-"""97.5 % quantiles of Student's t for so many seeds."""
 LEARNED = ("lag_mean", "lag_max", "ess", "clip_fraction", "kl", "weight_mean")
 """Figures of the updates that are kept, as means over the versions."""
 
@@ -102,15 +99,6 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % interval over seeds (Student's t; the mean itself for one seed)."""
-    middle = mean(values)
-    if len(values) < 2:
-        return middle, middle, middle
-    half = STUDENT.get(len(values), 2.0) * stdev(values) / math.sqrt(len(values))
-    return middle, middle - half, middle + half
-
-
 def figures(found: Sequence[Cell], before: Sequence[float]) -> list[Row]:
     """Rows of each (lag, correction): success, gain over the warm start, and difference from no lag and no
     correction, each a mean over the seeds with its interval."""
@@ -127,7 +115,7 @@ def figures(found: Sequence[Cell], before: Sequence[float]) -> list[Row]:
             "minus_no_lag": [c["success_rate"] - b["success_rate"] for c, b in zip(mine, base, strict=True)],
         }
         for what, values in measured.items():
-            middle, low, high = interval(values)
+            middle, low, high = over_seeds(values)
             rows += [
                 Row(name=f"{name}/{what}", value=middle, unit=""),
                 Row(name=f"{name}/{what}/low", value=low, unit=""),

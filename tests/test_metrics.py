@@ -20,6 +20,7 @@ from rlvla3.metrics import (
     TensorBoard,
     WeightsAndBiases,
     bootstrap_paired,
+    over_seeds,
     read_json_lines,
     wilson,
     write_figures,
@@ -59,6 +60,14 @@ def test_tensorboard_reads_back(tmp_path: Path) -> None:
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
     values = {value.tag: value.tensor.float_val[0] for value in events[0].summary.value}
     assert (events[0].step, values) == (7, {"loss": 0.5, "lag": 1.0})
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    # Deviations -1, 0, 1: stdev 1, half = 4.3027 / sqrt(3).
+    assert over_seeds([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414), abs=1e-4)
+    assert over_seeds([4.0]) == (4.0, 4.0, 4.0)
+    with pytest.raises(ValueError, match="1 to 10 numbers, got 0"):
+        over_seeds([])
 
 
 def test_every_sink_is_closed_when_one_fails(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import socket
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,6 +204,27 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of one figure for each seed, and the ends of its 95 % interval (Student's t).
+
+    One value is its own interval: nothing is known of its scatter.
+
+    Raises:
+        ValueError: no value, or more than ten.
+    """
+    if not 1 <= len(values) <= len(_STUDENT) + 1:
+        raise ValueError(f"values must be 1 to {len(_STUDENT) + 1} numbers, got {len(values)}")
+    middle = statistics.fmean(values)
+    if len(values) == 1:
+        return middle, middle, middle
+    half = _STUDENT[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
+    return middle, middle - half, middle + half
+
+
+_STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
