@@ -178,7 +178,7 @@ def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
 
 def test_a_signal_before_anything_is_ready(tmp_path: Path) -> None:
     run = Run(tmp_path, values())
-    run.runtime._after(0.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    run.runtime._timers.after(0.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     run.go()
     assert (run.stop.reason, run.stop.failed) == ("SIGINT", False)
     assert run.seconds < 4

@@ -5,15 +5,11 @@ carry its commands out. It computes nothing and imports no torch.
 """
 
 import contextlib
-import heapq
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -39,11 +35,14 @@ from rlvla3.messages import (
     Tick,
 )
 from rlvla3.runtime.local.clock import Clock
+from rlvla3.runtime.local.goodbye import end_members
 from rlvla3.runtime.local.meeting import meeting_place
+from rlvla3.runtime.local.observer import Observer
 from rlvla3.runtime.local.processes import Process
 from rlvla3.runtime.local.signals import waking_signals
 from rlvla3.runtime.local.simulating import simulator_part
-from rlvla3.runtime.local.sockets import READ, WRITE, Sockets
+from rlvla3.runtime.local.sockets import READ, WRITE, Sockets, hold_s
+from rlvla3.runtime.local.timers import Timers
 from rlvla3.runtime.local.transport import Assignment, Shutdown, Telemetry
 from rlvla3.runtime.payloads import create_memory
 from rlvla3.timeline import Timeline
@@ -60,49 +59,8 @@ _LAST_WRITE_S = 60.0
 """Time the Trainer gets after a regular end: the best weights may still be on their way to disk."""
 _REAP_S = 0.05
 """Longest wait for a killed process at a time; one that the kernel still holds is asked again."""
-_LAST_REAP_S = 5.0
-"""Longest wait for a killed process at the end of the run."""
 _WATCH_S = 0.25
 """Longest time between two looks at the observer."""
-
-
-_HOLDS_S = ((float("inf"), 0.02), (5, 0.001))
-"""How long Simulators may be left unread while about so many observations are awaited before one could
-start a batch: waking up for each costs more than reading it. Little beside a batch, and beside a
-trajectory, whose end waits as long before its env is given the next start."""
-
-
-def _hold_s(awaited: float) -> float:
-    """See ``_HOLDS_S``."""
-    return next((hold_s for least, hold_s in _HOLDS_S if awaited >= least), 0.0)
-
-
-class Observer(Protocol):
-    """Who watches a run; never decides anything about it."""
-
-    def on_event(self, event: Event, engine: Engine, now_s: float) -> None:
-        """An event was handed to the engine."""
-        ...
-
-    def on_telemetry(self, telemetry: Telemetry, now_s: float) -> None:
-        """Figures from a member."""
-        ...
-
-    def on_evaluation(self, report: ReportEvaluation, now_s: float) -> float | None:
-        """An evaluation ended; a score if this version is the best so far."""
-        ...
-
-    def on_lost(self, member: Member, reason: str, log: str) -> None:
-        """A member is replaced or gone; ``log`` is the end of what it wrote."""
-        ...
-
-    def on_watch(self, engine: Engine, now_s: float) -> None:
-        """A moment of leisure, several times a second."""
-        ...
-
-    def on_stood_still(self, seconds: float) -> None:
-        """The controller did not run for so long; the run's clock leaves that time out."""
-        ...
 
 
 class LocalRuntime:
@@ -134,8 +92,7 @@ class LocalRuntime:
         self._sockets = Sockets(assembly.settings.topology.simulators)
         self._processes: dict[Member, Process] = {}
         self._events: deque[Event] = deque()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self._timers = Timers(self._clock)
         self._stop: Stop | None = None
         self._refused: dict[Member, str] = {}
         self._signal = 0
@@ -205,7 +162,7 @@ class LocalRuntime:
             self._stop = Stop(reason=f"{reason}, twice", failed=True)
             return
         self._events.append(StopRequested(reason=reason))
-        self._after(_GRACE_S, self._give_up)
+        self._timers.after(_GRACE_S, self._give_up)
 
     def _give_up(self) -> None:
         if self._stop is None:
@@ -223,17 +180,17 @@ class LocalRuntime:
             if now_s >= watch_s:
                 self._observer.on_watch(engine, now_s)
                 watch_s = now_s + _WATCH_S
-            due_s = min(engine.next_deadline_s(), watch_s, self._timers[0][0] if self._timers else watch_s)
+            due_s = min(engine.next_deadline_s(), watch_s, self._timers.next_s())
             for process, mask in self._wait(engine, due_s):
                 self._exchange(engine, process, mask)
-            self._run_timers()
+            self._timers.run()
             if engine.next_deadline_s() <= self._clock.now_s():
                 self._feed(engine, Tick())
 
     def _wait(self, engine: Engine, due_s: float) -> list[tuple[Process, int]]:
         wait_s = max(due_s - self._clock.now_s(), 0.0)
         self._clock.expect(wait_s)
-        ready = self._sockets.wait(wait_s, _hold_s(engine.inference.awaited()))
+        ready = self._sockets.wait(wait_s, hold_s(engine.inference.awaited()))
         self._clock.now_s()
         if lost_s := self._clock.untold_s():
             self._observer.on_stood_still(lost_s)
@@ -285,7 +242,7 @@ class LocalRuntime:
         if self._assembly.training and budget_s and not self._budgeted and Up.STARTING not in state.values():
             self._budgeted = True
             reason = f"the time budget of {budget_s:g} s is used up"
-            self._after(budget_s, lambda: self._events.append(StopRequested(reason=reason)))
+            self._timers.after(budget_s, lambda: self._events.append(StopRequested(reason=reason)))
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, ReplaceMember):
@@ -312,13 +269,6 @@ class LocalRuntime:
         for trainer in self._assembly.settings.topology.trainers:
             if score is not None:
                 self._send(trainer, SaveBest(member=trainer, version=command.version, score=score))
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (self._clock.now_s() + seconds, next(self._order), call))
-
-    def _run_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= self._clock.now_s():
-            heapq.heappop(self._timers)[2]()
 
     # --- members -------------------------------------------------------------------------------
 
@@ -373,7 +323,7 @@ class LocalRuntime:
             self._bury(command, process)
         else:
             process.ask_for_stacks()
-            self._after(_STACKS_S, lambda: self._bury(command, process))
+            self._timers.after(_STACKS_S, lambda: self._bury(command, process))
 
     def _recycle(self, command: RecycleMember, until_s: float) -> None:
         """Wait for an idle member, told to end, until it has freed what it held; then start it anew."""
@@ -382,12 +332,12 @@ class LocalRuntime:
             self._bury(command, process)
         else:
             process.connection.flush()
-            self._after(_REAP_S, lambda: self._recycle(command, until_s))
+            self._timers.after(_REAP_S, lambda: self._recycle(command, until_s))
 
     def _bury(self, command: ReplaceMember | RecycleMember, process: Process) -> None:
         process.kill()
         if not process.wait(_REAP_S):
-            self._after(_REAP_S, lambda: self._bury(command, process))
+            self._timers.after(_REAP_S, lambda: self._bury(command, process))
             return
         self._sockets.remove(process)
         process.close()
@@ -421,35 +371,21 @@ class LocalRuntime:
             self._observer.on_lost(member, reason, process.log_tail())
 
     def _end_members(self) -> None:
-        """Say goodbye, wait a little, kill what is left, whatever goes wrong meanwhile."""
-        processes = list(self._processes.values())
         try:
-            self._say_goodbye(processes)
+            end_members(
+                list(self._processes.values()),
+                patience_s=self._patience_s,
+                drain=self._drain,
+                interrupts=lambda: self._interrupts,
+            )
         finally:
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.wait(_LAST_REAP_S)
-                process.close()
             self._processes.clear()
 
-    def _say_goodbye(self, processes: list[Process]) -> None:
-        for process in processes:
-            process.connection.send(Shutdown())
-        start_s, interrupts = time.monotonic(), self._interrupts
-        regular = self._stop is not None and not self._stop.failed and not interrupts
-        while processes and self._interrupts == interrupts:
-            waited_s = time.monotonic() - start_s
-            for process in processes:
-                self._drain(process)
-            processes = [p for p in processes if not p.wait(0) and waited_s < self._patience_s(p, regular)]
-            if processes:
-                processes[0].wait(_REAP_S)
-
-    def _patience_s(self, process: Process, regular: bool) -> float:
+    def _patience_s(self, process: Process) -> float:
         """How long a member may take to end; one that was lost would not."""
         if self.engine is not None and self.engine.health.state[process.member] is Up.LOST:
             return 0.0
+        regular = self._stop is not None and not self._stop.failed and not self._interrupts
         writes = process.member in self._assembly.settings.topology.trainers
         return _LAST_WRITE_S if regular and writes else _GOODBYE_S
 

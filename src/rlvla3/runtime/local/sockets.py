@@ -10,6 +10,16 @@ from rlvla3.runtime.local.processes import Process
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
+_HOLDS_S = ((float("inf"), 0.02), (5, 0.001))
+"""Observations that are at least awaited before one could start a batch, and how long Simulators are then
+left unread: waking up for each costs more than reading it. Little beside a batch, and beside a trajectory,
+whose end waits as long before its env is given the next start."""
+
+
+def hold_s(awaited: float) -> float:
+    """How long Simulators may be left unread while about so many observations are awaited."""
+    return next((held_s for least, held_s in _HOLDS_S if awaited >= least), 0.0)
+
 
 class Sockets:
     """The members' sockets, and one that wakes ``wait`` up."""
