@@ -11,15 +11,16 @@ BIN := $(VENV)/bin
 # LIBERO, ManiSkill and others have an environment of their own, so that `make test` stays light.
 SIMULATOR_EXTRAS ?= metaworld,libero,maniskill,gymnasium,pusht,dev
 SIMULATORS := .venv-simulators
-# Marks of tests that only `make test-simulators` runs.
-OF_SIMULATORS := libero or maniskill or robocasa or pusht or slow
+# Marks of tests that only `make test-simulators` and `make test-slow` run.
+OF_SIMULATORS := libero or maniskill or robocasa or pusht
+ELSEWHERE := $(OF_SIMULATORS) or slow
 
 # One thread per process: two OpenMP threads on a busy core are far slower than one.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help install system demo test test-unit test-live test-gpu test-simulators lint accept chaos soak
+.PHONY: help install system demo test test-unit test-live test-gpu test-simulators test-slow lint accept chaos soak
 .PHONY: clean clean-venv
 .DELETE_ON_ERROR:
 
@@ -32,6 +33,7 @@ help:
 	@echo "make test-live   tests that start processes, need Meta-World or compute for long"
 	@echo "make test-gpu    tests that need a CUDA device"
 	@echo "make test-simulators   LIBERO, ManiSkill, RoboCasa and others, in $(SIMULATORS) (5 GB)"
+	@echo "make test-slow   their memory over 200 resets (about 10 minutes)"
 	@echo "make chaos       20 minutes of faults in a run that must go on (docs/results/chaos.json)"
 	@echo "make soak        kills and resumes, and memory over 10,000 versions (about 40 minutes)"
 	@echo "make accept      re-run the acceptance figures not yet recorded for this commit"
@@ -62,11 +64,11 @@ lint: install
 	$(BIN)/mypy
 
 test-unit: install
-	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu or $(OF_SIMULATORS))'
+	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu or $(ELSEWHERE))'
 
 test-live: install
-	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu or $(OF_SIMULATORS))'
-	$(BIN)/python -m pytest -m '(live or metaworld) and not (gpu or $(OF_SIMULATORS))'
+	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu or $(ELSEWHERE))'
+	$(BIN)/python -m pytest -m '(live or metaworld) and not (gpu or $(ELSEWHERE))'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
@@ -79,7 +81,11 @@ $(SIMULATORS)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # What cannot run here is left out, and the last lines say why.
 test-simulators: system $(SIMULATORS)/.installed
-	@bash .ci/test-simulators $(SIMULATORS) '$(OF_SIMULATORS)'
+	@bash .ci/test-simulators $(SIMULATORS) '($(OF_SIMULATORS)) and not slow'
+
+# Memory over 200 resets of every simulator; 30 resets are part of `make test-simulators`.
+test-slow: system $(SIMULATORS)/.installed
+	@bash .ci/test-simulators $(SIMULATORS) slow
 
 # One after the other, cheapest first, also under `make -j`.
 test: install
