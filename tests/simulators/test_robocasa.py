@@ -34,21 +34,26 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def suite(kitchen: Path, *arguments: str) -> None:
-    """Run tests with the environment's interpreter; the tree's sources are what it imports."""
+def suite(kitchen: Path, file: str, marks: str = "robocasa and not slow") -> None:
+    """Run a file's tests with the environment's interpreter; the tree's sources are what it imports."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "ROBOCASA_ASSETS_PATH": str(kitchen)}
-    command = [str(PYTHON), "-m", "pytest", "-p", "no:xdist", "-m", "robocasa", *arguments]
+    command = [str(PYTHON), "-m", "pytest", "-p", "no:xdist", "-m", marks, str(HERE / file)]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert " passed" in run.stdout, run.stdout
 
 
 def test_the_adapter(kitchen: Path) -> None:
-    suite(kitchen, str(HERE / "robocasa_inside.py"))
+    suite(kitchen, "robocasa_inside.py")
 
 
 def test_the_conformance_suite(kitchen: Path) -> None:
-    suite(kitchen, str(HERE / "test_conformance.py"))
+    suite(kitchen, "test_conformance.py")
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_many_resets(kitchen: Path) -> None:
+    suite(kitchen, "test_conformance.py", "robocasa and slow")
 
 
 def configuration(**options: object) -> dict:
