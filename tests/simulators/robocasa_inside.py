@@ -236,3 +236,12 @@ def test_memory_is_flat_over_resets_with_pictures(env: RobocasaEnv) -> None:
         sizes.append(resident_mb())
     slope = np.polyfit(np.arange(8), sizes[4:], 1)[0]
     assert slope < 3.0, f"{slope:.1f} MB for each reset: {sizes}"
+
+
+def test_every_kind_of_object_has_models_in_the_kitchen() -> None:
+    from robocasa.models.objects.kitchen_object_utils import OBJ_CATEGORIES
+
+    kinds = {
+        name: sum(len(kind.mjcf_paths) for kind in found.values()) for name, found in OBJ_CATEGORIES.items()
+    }
+    assert [name for name, count in kinds.items() if count < 2] == []

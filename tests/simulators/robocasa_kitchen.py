@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 LAYOUT = 1
 STYLE = 1
@@ -89,9 +90,9 @@ def build(folder: Path) -> Path:
     _write_pictures(folder)
     _write(folder / "scenes/kitchen_layouts/test" / f"layout{LAYOUT:03}.yaml", _LAYOUT)
     _write(folder / "scenes/kitchen_styles/test" / f"style{STYLE:03}.yaml", _STYLE)
-    for kind in _kinds_of_objects(package):
+    for kind, inside in _kinds_of_objects(package):
         for number in (0, 1):
-            _write_object(folder / "objects" / kind / f"box_{number}" / "model.xml", kind)
+            _write_object(folder / "objects" / kind / f"box_{number}" / inside / "model.xml", kind)
     return folder
 
 
@@ -136,8 +137,9 @@ def _picture(name: str) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def _kinds_of_objects(package: Path) -> Iterator[str]:
-    """Folders of all kinds of objects, such as ``objaverse/apple``."""
+def _kinds_of_objects(package: Path) -> Iterator[tuple[str, str]]:
+    """Folders of all kinds of objects, such as ``objaverse/apple``, and the one inside each object's own
+    where its model is: that of a part, such as a lid, lies inside the whole's."""
     text = (package / "models/objects/kitchen_objects.py").read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
         named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OBJ_CATEGORIES"
@@ -148,12 +150,14 @@ def _kinds_of_objects(package: Path) -> Iterator[str]:
                 if registry.arg in ("objaverse", "aigen", "lightwheel"):
                     folders = _given(registry.value, "model_folders")
                     place = "aigen_objs" if registry.arg == "aigen" else registry.arg
-                    yield from folders or [f"{place}/{entry.arg}"]
+                    inside = "part" if _given(registry.value, "is_auxiliary_obj") else ""
+                    for kind in folders or [f"{place}/{entry.arg}"]:
+                        yield kind, inside
 
 
-def _given(call: ast.expr, name: str) -> list[str]:
+def _given(call: ast.expr, name: str) -> Any:
     assert isinstance(call, ast.Call)
-    return next((ast.literal_eval(word.value) for word in call.keywords if word.arg == name), [])
+    return next((ast.literal_eval(word.value) for word in call.keywords if word.arg == name), None)
 
 
 def _write_object(file: Path, kind: str) -> None:
