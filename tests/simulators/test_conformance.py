@@ -29,7 +29,7 @@ ADAPTERS = {
             "expert": "pusht",
         },
     ),
-    "libero": ("libero", {"tasks": [0, 4], "image_size": 32}),
+    "libero": ("libero", {"tasks": [0, 7], "image_size": 32}),
     "robocasa": ("robocasa", {"image_size": 48, "kitchens": {split: [[1, 1]] for split in SPLITS}}),
 }
 
@@ -65,7 +65,7 @@ PROFILES = {
     "metaworld": Profile(lift=(0, 0, 1, 0), deadline_s=10),
     "pusht-state": Profile(deadline_s=5),
     "pusht-pixels": Profile(deadline_s=5, lift=(0, -1)),
-    "maniskill": Profile(deadline_s=60),
+    "maniskill": Profile(lift=(0, 0, 1, 0, 0, 0, 0), deadline_s=60),
     "maniskill_state": Profile(deadline_s=60),
     "libero": Profile(lift=(0, 0, 1, 0, 0, 0, 0), deadline_s=120),
     "robocasa": Profile(lift=(0, 0, 1, *[0] * 9), deadline_s=30),

@@ -114,8 +114,10 @@ def test_a_missing_package_is_one_line_with_the_command(monkeypatch, tmp_path) -
 
 
 def test_tasks_without_an_expert_say_what_to_do_instead() -> None:
-    with pytest.raises(LookupError, match=r"has no expert for .* begin from trained weights"):
-        Libero(LiberoSettings(suite="libero_goal")).expert(None)
+    for suite, tasks in (("libero_goal", []), ("libero_spatial", [0, 4])):
+        simulator = Libero(LiberoSettings(suite=suite, tasks=tasks))
+        with pytest.raises(LookupError, match=r"has no expert for .* begin from trained weights"):
+            simulator.expert(None)
 
 
 # --- with it ----------------------------------------------------------------------------------

@@ -41,9 +41,19 @@ class _Env(Protocol):
         ...
 
 
+_BEGINNING, _END = "pick_up_the_black_bowl_", "_and_place_it_on_the_plate"
+_OUT_OF_REACH = (
+    "in_the_top_drawer_of_the_wooden_cabinet",
+    "next_to_the_cookie_box",
+    "on_the_wooden_cabinet",
+)
+"""Where a straight way down to the rim hits something else, or the arm does not get."""
+
+
 def is_picked_and_placed(task: str) -> bool:
-    """Whether the expert knows tasks of this name."""
-    return task.startswith("pick_up_the_black_bowl_") and task.endswith("_and_place_it_on_the_plate")
+    """Whether the expert solves tasks of this name."""
+    place = task.removeprefix(_BEGINNING).removesuffix(_END)
+    return task == f"{_BEGINNING}{place}{_END}" and place not in _OUT_OF_REACH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
