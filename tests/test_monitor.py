@@ -165,5 +165,5 @@ class Gone(io.StringIO):
 @pytest.mark.live
 def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
     run = Watched(tmp_path, values(), Display(Console(file=Gone(), width=80), every_s=0.0))
-    run.runtime._after(0.0, lambda: run.monitor.on_lost(Member("nobody"), "a note", ""))
+    run.runtime._timers.after(0.0, lambda: run.monitor.on_lost(Member("nobody"), "a note", ""))
     run.go().trained(6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from echo import recorded
-from live import Run, alive, fault, faults, logs, members_of, pid_of, values
+from live import Run, alive, fault, faults, logs, members_of, pid_of, values, wait_for
 
 from rlvla3.errors import UserError
 from rlvla3.messages import MemberLost, MemberReady, TrajectoryReady
@@ -230,7 +230,8 @@ def test_what_a_member_started_ends_with_it(tmp_path: Path) -> None:
     run.watcher.when(middle, strike)
     run.go().trained(8)
     assert len(set(children)) >= 8
-    assert not [pid for pid in children if alive(pid)]
+    # They are killed when their parent has ended, and take a moment to be gone.
+    wait_for(lambda: not [pid for pid in children if alive(pid)], 5.0, "the end of the envs' processes")
 
 
 def test_an_error_in_the_controller_ends_everything_and_is_shown(tmp_path: Path) -> None:
