@@ -67,8 +67,8 @@ test-unit: install
 	$(BIN)/python -m pytest -n auto -m 'not (long or live or metaworld or gpu or $(ELSEWHERE))'
 
 test-live: install
-	$(BIN)/python -m pytest -n auto -m 'long and not (live or metaworld or gpu or $(ELSEWHERE))'
-	$(BIN)/python -m pytest -m '(live or metaworld) and not (gpu or $(ELSEWHERE))'
+	$(BIN)/python -m pytest -n auto -m '(long and not (live or metaworld) or parallel and (live or metaworld)) and not (gpu or $(ELSEWHERE))'
+	$(BIN)/python -m pytest -m '(live or metaworld) and not (parallel or gpu or $(ELSEWHERE))'
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

@@ -7,6 +7,7 @@ import pytest
 
 from rlvla3.conformance import CHECKS, LIVE, Profile, Subject
 
+pytestmark = pytest.mark.parallel
 SPLITS = ("train", "held_out", "demonstration")
 ADAPTERS = {
     "delay": ("synthetic", {"task": "delay", "mean_ms": [0.01, 0.02], "latency": "log_normal", "cv": 0.5}),
