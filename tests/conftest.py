@@ -11,6 +11,13 @@ from terminal import as_in_a_terminal
 
 as_in_a_terminal()
 
+if importlib.util.find_spec("hypothesis"):  # not in the environments of single simulators
+    from hypothesis import settings
+
+    # Its default fails an example that takes 0.2 s of a wall clock, which on a busy machine says nothing.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
+
 NEEDED = {"pusht": "gym_pusht"}
 """Module that the tests of a marker need; without it they are skipped, and say so (``pytest -rs``)."""
 

@@ -33,6 +33,7 @@ from rlvla3.policies.choosing import choose_named
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
+from rlvla3.simulators.registry import build, spec_of
 
 EVALUATION_CHUNKS = 2
 """Chunks kept of an evaluation episode: its row is written round and round."""
@@ -84,35 +85,18 @@ class Assembly:
     def simulator(self) -> Simulator:
         """The adapter."""
         config = self.config.simulator
-        adapter = adapter_class(config.kind, config.python)
-        with guarded("simulator.kind", config.kind, adapter):
-            made: Simulator = adapter(config.options)
-        return made
+        return build(config.kind, adapter_class(config.kind, config.python), config.options)
 
     @cached_property
     def spec(self) -> SimulatorSpec:
         """What the adapter offers.
 
         Raises:
-            UserError: an adapter of the user's own does not say it, or says something else.
+            UserError: an adapter of the user's own does not say it, or says what cannot be.
         """
         kind = self.config.simulator.kind
-        with guarded("simulator.kind", kind):
-            found: object = self.simulator.spec
-        if not isinstance(found, SimulatorSpec):
-            raise UserError(
-                f"simulator.kind = {kind!r}: its spec must be a SimulatorSpec, it is {found!r}; "
-                "see rlvla3.simulators.api"
-            )
-        if found.steps_together and not hasattr(self.simulator, "make_batch"):
-            raise UserError(
-                f"simulator.kind = {kind!r}: its spec says steps_together, but it has no make_batch; "
-                "see rlvla3.simulators.api"
-            )
-        for fault in found.meaning.faults(found.observation, found.action_dim) if found.meaning else ():
-            raise UserError(
-                f"simulator.kind = {kind!r}: its spec contradicts itself: {fault}; mend its meaning"
-            )
+        found = spec_of(kind, self.simulator)
+        refuse(f"simulator.kind = {kind!r}: its spec is wrong: {fault}" for fault in found.faults())
         return found
 
     @cached_property

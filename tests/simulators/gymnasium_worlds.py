@@ -63,6 +63,38 @@ class Walk(gymnasium.Env):
         return np.full((8, 8), 50 + self.drawn, np.uint8)
 
 
+class Faulty(Walk):
+    """Does one thing wrong."""
+
+    def __init__(self, fault="", **arguments):
+        super().__init__(**arguments)
+        self.fault = fault
+
+    def _observation(self):
+        found = super()._observation()
+        if self.fault == "shape":
+            found["point"]["x"] = np.zeros(2)
+        if self.fault == "entry":
+            del found["point"]
+        if self.fault == "choice":
+            found["switches"] = np.array([1, 7])
+        return found
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed, options=options)
+        if self.fault == "reset":
+            return found[0]
+        if self.fault == "raises":
+            raise RuntimeError("no\nlight")
+        return found
+
+    def step(self, action):
+        observation, reward, _, cut, info = super().step(action)
+        if self.fault == "step":
+            return observation, reward, cut, info
+        return observation, reward, True, cut, info
+
+
 class Blind(Walk):
     """The same without pictures."""
 

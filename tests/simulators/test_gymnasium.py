@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 pytest.importorskip("gymnasium", reason="needs the gymnasium extra")
 
@@ -288,6 +289,62 @@ def test_an_entry_that_is_not_there(make):
             UserError, match=r"= 'won': this environment's info has no such entry; it has place"
         ):
             env.step(STAY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"success_key": "won"},
+            "success_key = 'won': this environment's info has no such entry; it has place",
+        ),
+        ({"success_key": "place"}, r"success_key = 'place': what .* no single number and .* \(dict\)"),
+        ({"reward": "shaped", "potential": "place"}, r"potential = 'place': what .* \(dict\)"),
+    ],
+)
+def test_success_and_potential_are_numbers_that_are_there_at_the_end(settings, message, make):
+    env = make(env_id="gymnasium_worlds:Faulty", observation=X, **settings)
+    with pytest.raises(UserError, match=message):
+        env.reset(START, 0)
+        env.step(STAY)
+
+
+@pytest.mark.parametrize("name", ["success_key", "potential"])
+def test_no_other_method_than_the_reward_says_success(name):
+    with pytest.raises(
+        ValidationError, match=rf"{name} must be an entry of info, or reward\(\); it is 'won\(\)'"
+    ):
+        simulator(observation=X, **{name: "won()"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("shape", r"entry 'point/x' has the shape \[2\], its space says \[1\]; mend the environment"),
+        ("entry", "an observation has no entry 'point/x', which the environment's observation_space says"),
+        ("reset", r"its reset must return \(observation, info\), it returned one dict"),
+        ("raises", r"the environment fails: RuntimeError: no light \(gymnasium_worlds.py:\d+\); mend it"),
+    ],
+)
+def test_an_environment_that_is_none_is_one_line(fault, message):
+    with pytest.raises(UserError, match=rf"^simulator.options.env_id: .*{message}"):
+        _ = simulator(env_id="gymnasium_worlds:Faulty", arguments={"fault": fault}, observation=X).spec
+
+
+def test_a_choice_that_does_not_exist_is_one_line():
+    chosen = {"state": ["switches"]}
+    world = simulator(env_id="gymnasium_worlds:Faulty", arguments={"fault": "choice"}, observation=chosen)
+    with pytest.raises(UserError, match=r"entry 'switches' does not fit its space MultiDiscrete\(\[2 3\]\)"):
+        _ = world.spec
+
+
+def test_a_step_of_an_older_gymnasium_is_one_line(make):
+    env = make(env_id="gymnasium_worlds:Faulty", arguments={"fault": "step"}, observation=X)
+    env.reset(START, 0)
+    with pytest.raises(
+        UserError, match=r"its step must return .* it returned a tuple of 4: dict, float, bool, dict"
+    ):
+        env.step(STAY)
 
 
 @pytest.mark.parametrize("at_reset", [True, False])

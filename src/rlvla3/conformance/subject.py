@@ -19,7 +19,7 @@ from rlvla3.errors import UserError
 from rlvla3.messages import Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Env, Simulator, SimulatorSpec, Step
-from rlvla3.simulators.registry import simulator_class
+from rlvla3.simulators.registry import build, simulator_class, spec_of
 
 Split = Literal["train", "held_out", "demonstration"]
 SPLITS: tuple[Split, ...] = ("train", "held_out", "demonstration")
@@ -103,8 +103,8 @@ class Subject:
 
     def build(self, **changes: Any) -> Simulator:
         """The adapter, with changed settings."""
-        made: Simulator = self._class(self._class.Settings.model_validate(self.options | changes))
-        return made
+        settings: Settings = self._class.Settings.model_validate(self.options | changes)
+        return build(self.kind, self._class, settings)
 
     def make(self, **changes: Any) -> Env:
         """An env that is closed at the end; of an adapter with changed settings, where there are any."""
@@ -119,8 +119,12 @@ class Subject:
 
     @cached_property
     def spec(self) -> SimulatorSpec:
-        """What the adapter offers."""
-        return self.simulator.spec
+        """What the adapter offers.
+
+        Raises:
+            UserError: it does not say it.
+        """
+        return spec_of(self.kind, self.simulator)
 
     @property
     def last_task(self) -> int:

@@ -30,7 +30,7 @@ from rlvla3.messages import (
 )
 from rlvla3.roles.inbox import Inbox
 from rlvla3.roles.lane_slots import Chunk, Flight, Group, LaneSlot, SlotPlan, build_groups, filming
-from rlvla3.roles.slab import Slab, gather, put, stamp
+from rlvla3.roles.slab import Slab, gather, misfit, put, stamp
 from rlvla3.simulators.api import Observation, Simulator
 from rlvla3.simulators.chunking import ChunkResult, chunk_steps
 from rlvla3.usage import Usage
@@ -244,9 +244,8 @@ class Lane(threading.Thread):
         row = credit.row
         for field, array in self._observation:
             value = observation[field]
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                broken = value[~np.isfinite(value)][0]
-                raise ValueError(f"env {slot.env[index]}: observation {field!r} holds {broken}")
+            if wrong := misfit(value, array):
+                raise ValueError(f"env {slot.env[index]}: observation {field!r} {wrong}")
             put(value, array, (row, at))
         self._slab["observation.task"][row, at] = credit.start.task
         limit = credit.step_limit

@@ -1,6 +1,6 @@
 """What a simulator adapter provides. Nothing here imports torch or a simulator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -50,6 +50,29 @@ class SimulatorSpec:
     steps_together: bool = False
     """Whether its env batches can only step as a whole (vectorised on a device). It then provides
     ``make_batch``, slots only shard inference, and no env can wait in mid-episode while others go on."""
+
+    def faults(self) -> Iterator[str]:
+        """What contradicts itself here or cannot be, a line each."""
+        names = [field.name for field in self.observation]
+        if not names or len(set(names)) < len(names):
+            yield f"observation must have one field or more, each with a name of its own; it has {names}"
+        if self.action_dim < 1:
+            yield f"action_dim must be 1 or more; it is {self.action_dim}"
+        if isinstance(self.tasks, str) or not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            yield f"tasks must be one name or more, all different; they are {self.tasks!r}"
+        counts = len(self.tasks), len(self.instructions), len(self.step_limits)
+        if len(set(counts)) > 1:
+            yield "tasks, instructions and step_limits must be equally many; they are {}, {} and {}".format(
+                *counts
+            )
+        if any(limit < 0 for limit in self.step_limits):
+            yield f"step_limits must be 0 or more; they are {list(self.step_limits)}"
+        plain = (str, int, float, bool)
+        odd = [name for name, value in self.fingerprint.items() if not isinstance(value, plain)]
+        if odd:
+            yield f"fingerprint must hold texts, numbers, true or false; {', '.join(odd)} is none of these"
+        for fault in self.meaning.faults(self.observation, self.action_dim) if self.meaning else ():
+            yield f"{fault}; mend its meaning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from rlvla3.simulators.ending import ending
 from rlvla3.simulators.gymnasium_making import draws
 from rlvla3.simulators.gymnasium_observation import drawn, entry
 from rlvla3.simulators.gymnasium_scene import Look, Scene, check_alike, info_of_a_step, look_at
-from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, GymnasiumSettings
+from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, SUCCESS_KEY, GymnasiumSettings
 from rlvla3.simulators.pixels import even
 from rlvla3.simulators.tasks import RewardFunction, Rewarding, load_reward
 
@@ -54,14 +54,14 @@ class GymnasiumEnv:
         self.scene = self._scene(list(s.each)[start.task])
         words = np.random.SeedSequence([s.seed, SPLITS.index(start.split), start.state])
         options = _drawn(s, words)
-        self.raw, info = self.scene.env.reset(seed=int(words.generate_state(1)[0]), options=options)
+        self.raw, info = self.scene.reset(int(words.generate_state(1)[0]), options)
         self._check_instruction(start.task)
         self._limit, self._steps = step_limit, 0
         self.episodes += 1
-        potential = _found(info, s.potential) if self._rewarding.shaped else None
+        potential = _number(info, "potential", s.potential) if self._rewarding.shaped else None
         self._measured = potential is not None
         if potential is not None:
-            self._rewarding.begin(float(potential))
+            self._rewarding.begin(potential)
 
     def _check_instruction(self, task: int) -> None:
         told = self.scene.transform.instruction(self.raw)
@@ -74,43 +74,46 @@ class GymnasiumEnv:
 
     def step(self, action: npt.NDArray[np.float32]) -> Step:
         """Execute one action [A] in [-1, 1], rescaled to the environment's bounds."""
-        self.raw, own, ended, cut, info = self.scene.env.step(self.scene.scaled(action, self.raw))
+        self.raw, own, ended, cut, info = self.scene.step(self.scene.scaled(action, self.raw))
         self._steps += 1
-        success = self._success(info, float(own))
+        success = self._success(info, own, over=ended or cut)
         terminated, truncated = ending(
-            ended=bool(ended) or (success and self._settings.terminate_on_success),
+            ended=ended or (success and self._settings.terminate_on_success),
             steps=self._steps,
             limit=self._limit,
             limit_is=self._settings.limit_is,
         )
         return Step(
-            reward=self._reward(info, success, float(own)),
+            reward=self._reward(info, success, own),
             terminated=terminated,
-            truncated=truncated or (bool(cut) and not terminated),
+            truncated=truncated or (cut and not terminated),
             success=success,
         )
 
-    def _success(self, info: Mapping[str, Any], own: float) -> bool:
+    def _success(self, info: Mapping[str, Any], own: float, *, over: bool) -> bool:
+        """Whether the task is solved. Some environments say so only where they end an episode (``over``): an
+        entry that was asked for by name has to be there then."""
         s = self._settings
-        found = own if s.success_key == OWN_REWARD else _found(info, s.success_key)
-        if s.success_threshold is None:
-            return bool(found)
+        found = own if s.success_key == OWN_REWARD else _number(info, "success_key", s.success_key)
         if found is None:
-            raise UserError(_missing("success_key", s.success_key, info))
-        return float(found) >= s.success_threshold
+            asked = s.success_key not in ("", SUCCESS_KEY)
+            if s.success_threshold is not None or (over and asked):
+                raise UserError(_missing("success_key", s.success_key, info))
+            return False
+        return bool(found) if s.success_threshold is None else found >= s.success_threshold
 
     def _reward(self, info: Mapping[str, Any], success: bool, own: float) -> float:
         if not self._rewarding.shaped:
             return self._rewarding(info, success, own)
         name = self._settings.potential
-        potential = own if name == OWN_REWARD else _found(info, name)
+        potential = own if name == OWN_REWARD else _number(info, "potential", name)
         if potential is None:
             raise UserError(_missing("potential", name, info))
         if not self._measured:
             # Its reset does not say it: the first sub-step counts as one that changed nothing.
-            self._rewarding.begin(float(potential))
+            self._rewarding.begin(potential)
             self._measured = True
-        return self._rewarding(info, success, float(potential))
+        return self._rewarding(info, success, potential)
 
     def observe(self) -> Observation:
         """The fields of the last observation; what is drawn for them is drawn now."""
@@ -253,12 +256,28 @@ def _text(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, default=str) if values else ""
 
 
-def _found(info: Mapping[str, Any], path: str) -> Any:
-    """An entry of ``info``; None where it has none."""
+def _number(info: Mapping[str, Any], setting: str, path: str) -> float | None:
+    """An entry of ``info``; None where it has none.
+
+    Raises:
+        UserError: it is neither a number nor true or false.
+    """
     try:
-        return entry(info, path) if path else None
+        found = entry(info, path) if path else None
     except (KeyError, IndexError, TypeError):
         return None
+    if found is None:
+        return None
+    try:
+        value = np.asarray(found)
+        if value.size == 1 and value.dtype.kind in "biuf":
+            return float(value.item())
+    except ValueError:
+        pass
+    raise UserError(
+        f"simulator.options.{setting} = {path!r}: what this environment's info has there is no single "
+        f"number and not true or false ({type(found).__name__}); name an entry that is, or {OWN_REWARD}"
+    )
 
 
 def _missing(setting: str, name: str, info: Mapping[str, Any]) -> str:

@@ -152,15 +152,39 @@ class Transform:
             name: self._image(name, source, raw) for name, source in self._sources.items()
         }
         for name, path in self._each.items():
-            fields[name] = _numbers(self._spaces[path], entry(raw, path))
+            fields[name] = self._numbers(raw, path)
         if self._state:
-            parts = [_numbers(self._spaces[path], entry(raw, path)) for path in self._state]
-            fields[STATE] = np.concatenate(parts)
+            fields[STATE] = np.concatenate([self._numbers(raw, path) for path in self._state])
         return fields
+
+    def _entry(self, raw: Any, path: str) -> Any:
+        try:
+            return entry(raw, path)
+        except (KeyError, IndexError, TypeError) as error:
+            raise UserError(
+                f"{self._what}: an observation has no entry {path!r}, which the environment's "
+                "observation_space says; mend the environment"
+            ) from error
+
+    def _numbers(self, raw: Any, path: str) -> npt.NDArray[np.float32]:
+        space, value = self._spaces[path], self._entry(raw, path)
+        try:
+            given = np.shape(value)
+            if given == tuple(space.shape):
+                return _numbers(space, value)
+        except (ValueError, TypeError, IndexError) as error:
+            raise UserError(
+                f"{self._what}: the observation's entry {path!r} does not fit its space {space} "
+                f"({in_words(error)}); mend the environment"
+            ) from error
+        raise UserError(
+            f"{self._what}: the observation's entry {path!r} has the shape {list(given)}, its space says "
+            f"{list(space.shape)}; mend the environment"
+        )
 
     def _image(self, name: str, source: ImageSource, raw: Any) -> npt.NDArray[np.uint8]:
         call = source.source.endswith(_CALL)
-        found = self._call(source.source) if call else entry(raw, source.source)
+        found = self._call(source.source) if call else self._entry(raw, source.source)
         try:
             pixels = as_bytes(np.asarray(found), channels_first=source.channels_first, scale=source.scale)
         except (ValueError, TypeError) as error:

@@ -1,6 +1,7 @@
 """The environment of one task, and what a look at it shows."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
+from rlvla3.plugins import USERS_FAULTS, in_words
 from rlvla3.simulators.gymnasium_making import draws, make, provenance
 from rlvla3.simulators.gymnasium_observation import Transform, entry, leaves
 from rlvla3.simulators.gymnasium_settings import GymnasiumSettings
@@ -31,6 +33,35 @@ class Scene:
         self.transform = Transform(self.env, settings.observation, rendered, self.what)
         self._relative_to, self._reach = settings.relative_to, settings.reach
         self.low, self.high = self.env.action_space.low, self.env.action_space.high
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Any, Mapping[str, Any]]:
+        """The first observation and its ``info``.
+
+        Raises:
+            UserError: the environment returns something else.
+        """
+        found = self.env.reset(seed=seed, options=options)
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping):
+            return found
+        raise UserError(
+            f"{self.what}: its reset must return (observation, info), it returned {_shown(found)}; mend the "
+            "environment, or wrap one that was made for an older Gymnasium"
+        )
+
+    def step(self, own: npt.NDArray[Any]) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        """Observation, reward, terminated, truncated and ``info`` after an action in the own units.
+
+        Raises:
+            UserError: the environment returns something else.
+        """
+        found = self.env.step(own)
+        if isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], Mapping):
+            observation, reward, ended, cut, info = found
+            return observation, float(reward), bool(ended), bool(cut), info
+        raise UserError(
+            f"{self.what}: its step must return (observation, reward, terminated, truncated, info), it "
+            f"returned {_shown(found)}; mend the environment, or wrap one made for an older Gymnasium"
+        )
 
     def scaled(self, action: npt.NDArray[np.float32], raw: Any) -> npt.NDArray[Any]:
         """An action [A] in [-1, 1] in the environment's own units, after it has shown ``raw``."""
@@ -68,6 +99,12 @@ class Scene:
         return origin
 
 
+def _shown(found: object) -> str:
+    if isinstance(found, tuple):
+        return f"a tuple of {len(found)}: {', '.join(type(part).__name__ for part in found)}"
+    return "None" if found is None else f"one {type(found).__name__}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What one look at a task's environment shows."""
@@ -82,11 +119,10 @@ def look_at(settings: GymnasiumSettings, name: str) -> Look:
     """Build a task's environment, reset it once, and close it.
 
     Raises:
-        UserError: it cannot be made, or the settings do not fit it.
+        UserError: it cannot be made or looked at, or the settings do not fit it.
     """
-    scene = Scene(settings, name)
-    try:
-        raw, _ = scene.env.reset(seed=0)
+    with _built(settings, name) as scene:
+        raw, _ = scene.reset(0)
         scene.scaled(np.zeros(len(scene.low), np.float32), raw)
         return Look(
             fields=scene.transform.specs(raw),
@@ -94,8 +130,21 @@ def look_at(settings: GymnasiumSettings, name: str) -> Look:
             instruction=scene.transform.instruction(raw) or settings.each[name].instruction,
             versions=provenance(scene.env),
         )
-    finally:
-        scene.env.close()
+
+
+@contextlib.contextmanager
+def _built(settings: GymnasiumSettings, name: str) -> Iterator[Scene]:
+    """A scene for a moment; what its environment raises is one line."""
+    scene = Scene(settings, name)
+    try:
+        try:
+            yield scene
+        finally:
+            scene.env.close()
+    except UserError:
+        raise
+    except USERS_FAULTS as error:
+        raise UserError(f"{scene.what}: the environment fails: {in_words(error)}; mend it") from error
 
 
 def check_alike(first_name: str, first: Look, name: str, look: Look) -> None:
@@ -121,9 +170,6 @@ def _listed(fields: tuple[FieldSpec, ...]) -> str:
 
 def info_of_a_step(settings: GymnasiumSettings) -> tuple[str, ...]:
     """Entries of ``info`` that the first task's environment gives at a step."""
-    scene = Scene(settings, next(iter(settings.each)))
-    try:
-        raw, _ = scene.env.reset(seed=0)
-        return tuple(scene.env.step(scene.scaled(np.zeros(len(scene.low), np.float32), raw))[4])
-    finally:
-        scene.env.close()
+    with _built(settings, next(iter(settings.each))) as scene:
+        raw, _ = scene.reset(0)
+        return tuple(scene.step(scene.scaled(np.zeros(len(scene.low), np.float32), raw))[4])

@@ -11,6 +11,8 @@ from rlvla3.simulators.tasks import TaskSettings
 
 EXPERTS = {"pusht": "rlvla3.simulators.pusht_expert:PushTExpert"}
 """Experts of this package by name."""
+SUCCESS_KEY = "is_success"
+"""Where environments that know success say so, by custom; many do not."""
 OWN_REWARD = "reward()"
 """Stands for the environment's own reward where an entry of ``info`` could be named."""
 
@@ -79,9 +81,10 @@ class GymnasiumSettings(TaskSettings):
     """φ of ``reward: shaped``: an entry of ``info`` (a nested one as ``a/b``), or ``reward()``."""
     potential_range: tuple[float, float] = (0.0, 1.0)
     """Values of ``potential`` that count as φ = 0 and φ = 1."""
-    success_key: str = "is_success"
-    """Entry of ``info`` (a nested one as ``a/b``), or ``reward()``, that says whether the task is solved;
-    absent means no."""
+    success_key: str = SUCCESS_KEY
+    """Entry of ``info`` (a nested one as ``a/b``), or ``reward()``, that says whether the task is solved.
+    Absent means no; but another entry than ``is_success`` has to be there where the environment ends an
+    episode."""
     success_threshold: float | None = None
     """The task is solved where that entry is at least this; unset: where it is true."""
     terminate_on_success: bool = False
@@ -106,6 +109,9 @@ class GymnasiumSettings(TaskSettings):
                 "reward shaped needs a potential, which Gymnasium environments do not have by themselves; "
                 "name an entry of info, such as potential=coverage, or use reward dense or success"
             )
+        for name, given in (("potential", self.potential), ("success_key", self.success_key)):
+            if given.endswith("()") and given != OWN_REWARD:
+                raise ValueError(f"{name} must be an entry of info, or {OWN_REWARD}; it is {given!r}")
         if bool(self.relative_to) != bool(self.reach):
             raise ValueError(
                 f"relative_to and reach belong together, they are {self.relative_to!r} and {self.reach:g}; "

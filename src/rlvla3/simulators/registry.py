@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from rlvla3.plugins import component
+from rlvla3.errors import UserError
+from rlvla3.plugins import component, guarded
+from rlvla3.settings import Settings
+from rlvla3.simulators.api import Simulator, SimulatorSpec
 
 BUILT_IN = {
     "metaworld": "rlvla3.simulators.metaworld:Metaworld",
@@ -22,3 +25,35 @@ def simulator_class(kind: str) -> Any:
         UserError: unknown name (with the nearest one), it cannot be imported, or is no adapter.
     """
     return component("simulator.kind", kind, BUILT_IN, ("spec", "make", "expert"), "rlvla3.simulators.api")
+
+
+def build(kind: str, adapter: Any, settings: Settings) -> Simulator:
+    """An adapter of the class ``adapter``, which ``kind`` names.
+
+    Raises:
+        UserError: a class of the user's own raises something.
+    """
+    with guarded("simulator.kind", kind, adapter):
+        made: Simulator = adapter(settings)
+    return made
+
+
+def spec_of(kind: str, simulator: Simulator) -> SimulatorSpec:
+    """What an adapter offers.
+
+    Raises:
+        UserError: one of the user's own does not say it, or says something else.
+    """
+    with guarded("simulator.kind", kind):
+        found: object = simulator.spec
+    if not isinstance(found, SimulatorSpec):
+        raise UserError(
+            f"simulator.kind = {kind!r}: its spec must be a SimulatorSpec, it is {found!r}; "
+            "see rlvla3.simulators.api"
+        )
+    if found.steps_together and not hasattr(simulator, "make_batch"):
+        raise UserError(
+            f"simulator.kind = {kind!r}: its spec says steps_together, but it has no make_batch; "
+            "see rlvla3.simulators.api"
+        )
+    return found
