@@ -202,11 +202,14 @@ def doctor(
 
 
 @app.command()
-def envs(json: Json = None) -> None:
+def envs(
+    sim: Annotated[str, typer.Argument(help="List the tasks of this simulator instead.")] = "",
+    json: Json = None,
+) -> None:
     """List the simulators: installed, missing, and the command that installs them."""
     from rlvla3.commands import surveying
 
-    surveying.command(json)
+    surveying.command(json, sim)
 
 
 @app.command()

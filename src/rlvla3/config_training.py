@@ -1,12 +1,11 @@
 """What follows of tasks, groups and learning, from the configuration and what the components say."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 
 from rlvla3.algorithms.api import Groups, Needs
 from rlvla3.config import Config
 from rlvla3.core.settings import TaskSettings
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, near_names
 from rlvla3.learner.settings import ReinforcementSettings
 from rlvla3.simulators.api import SimulatorSpec
 
@@ -42,7 +41,7 @@ def task_settings(config: Config, names: Sequence[str]) -> TaskSettings:
 def _index(name: str, names: Sequence[str]) -> int:
     if name in names:
         return names.index(name)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = near_names(name, names)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UserError(f"tasks.list: {name!r} is no task of this simulator; {hint}tasks: {', '.join(names)}")
 

@@ -1,5 +1,6 @@
 """The exceptions that the command line turns into one line and an exit code."""
 
+import difflib
 import errno
 import resource
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,19 @@ def refusals_of(*computations: Callable[[], object]) -> Iterator[str]:
             compute()
         except UserError as error:
             yield from str(error).splitlines()
+
+
+def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Known names that ``name`` may have been meant to be, the nearest first; never ``name`` itself, which
+    was refused."""
+    others = [other for other in dict.fromkeys(known) if other != name]
+    return difflib.get_close_matches(name, others, n=most, cutoff=0.5)
+
+
+def meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean …?`` with the near names, or what to say where none is near."""
+    near = near_names(name, known)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 class EndedBySignal(BaseException):

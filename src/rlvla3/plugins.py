@@ -1,7 +1,6 @@
 """Looking a component up by its built-in name or as ``module:attribute``."""
 
 import contextlib
-import difflib
 import importlib
 import inspect
 import traceback
@@ -10,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, near_names
 from rlvla3.settings import Settings
 
 USERS_FAULTS = (Exception, SystemExit)
@@ -71,7 +70,7 @@ def resolve(what: str, kind: str, built_in: Mapping[str, str]) -> Any:
     if colon and not (module_name and attribute):
         raise UserError(f"{what} = {kind!r} must be module:attribute, such as my_module:MyClass")
     if not colon:
-        near = difflib.get_close_matches(kind, built_in, n=1)
+        near = near_names(kind, built_in, most=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(
             f"{what} = {kind!r} is unknown; {hint}valid: {', '.join(built_in)}, or your own module:attribute"

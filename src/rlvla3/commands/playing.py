@@ -14,15 +14,18 @@ from rlvla3.commands.running import require_gl
 from rlvla3.config import RECIPES, Config, load_config
 from rlvla3.config_loading import Branch, build, did_you_mean, override, parse, recipe_names
 from rlvla3.config_loading.types import is_list
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, near_names
 from rlvla3.messages import Start
 from rlvla3.metrics import Row, write_figures
 from rlvla3.plugins import guarded
 from rlvla3.run_folder import make_folder
 from rlvla3.simulators.chunking import SerialBatch, chunk_step
-from rlvla3.simulators.packages import PACKAGES
+from rlvla3.simulators.packages import PACKAGES, Package
 from rlvla3.simulators.registry import BUILT_IN, simulator_class
 from rlvla3.video import VideoWriter
+
+_FEW = 12
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ def command(
     if out.suffix != ".mp4" or out.is_dir():
         raise UserError(f"--out {out}: must be the name of an mp4 file, such as play.mp4")
     assembly = Assembly(configuration(simulator, task, overrides), training=False)
-    index = _index(task, assembly)
+    index = _index(task, assembly, overrides)
     limit = assembly.spec.step_limits[index]
     if assembly.spec.endless and not limit:
         raise UserError(
@@ -99,31 +102,57 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
             f"{simulator!r} is no simulator and no recipe; {did_you_mean(simulator, [*BUILT_IN, *recipes])}"
         )
     config = load_config(simulator, list(overrides))
-    if task in Assembly(config, training=False).spec.tasks:
+    tasks = Assembly(config, training=False).spec.tasks
+    kind = config.simulator.kind
+    chosen = [] if task in tasks else _choice(kind, task, overrides)
+    if not chosen:
         return config
-    return load_config(simulator, [*_choice(config.simulator.kind, task, overrides), *overrides])
+    try:
+        return load_config(simulator, [*chosen, *overrides])
+    except UserError as error:
+        raise UserError(
+            f"{task!r} is no task of recipe {simulator}, whose settings are for {', '.join(tasks)}; play "
+            f"one of these, or the task with the simulator's own settings: rlvla3 play {kind} {task}"
+        ) from error
 
 
 def _choice(kind: str, task: str, overrides: Sequence[str]) -> list[str]:
     """The override that chooses the task; none where the task is not known, or the user chose himself."""
     package = PACKAGES.get(kind)
-    if package is None or (package.tasks and task not in package.names):
+    if package is None or _chosen(package, overrides):
         return []
     name = f"simulator.options.{package.plays}"
-    if any(text.replace(" ", "").startswith(f"{name}=") for text in overrides):
+    if _is_number(task, package):
+        return [f"{name}=[{task}]"]
+    if package.tasks and task not in package.names:
         return []
     field = simulator_class(kind).Settings.model_fields[package.plays]
     return [f'{name}=["{task}"]' if is_list(field.annotation) else f"{name}={task}"]
 
 
-def _index(task: str, assembly: Assembly) -> int:
+def _chosen(package: Package, overrides: Sequence[str]) -> bool:
+    """Whether the user chose the tasks himself."""
+    name = f"simulator.options.{package.plays}"
+    return any(text.replace(" ", "").startswith(f"{name}=") for text in overrides)
+
+
+def _is_number(task: str, package: Package) -> bool:
+    return bool(package.suites) and task.isdecimal()
+
+
+def _index(task: str, assembly: Assembly, overrides: Sequence[str]) -> int:
     tasks = assembly.spec.tasks
     if task in tasks:
         return tasks.index(task)
     kind = assembly.config.simulator.kind
-    names = PACKAGES[kind].names if kind in PACKAGES else ()
-    hint = did_you_mean(task, list(dict.fromkeys((*tasks, *names))))
-    raise UserError(f"{task!r} is no task of simulator {kind}; {hint}")
+    package = PACKAGES.get(kind)
+    if package and _is_number(task, package) and not _chosen(package, overrides):
+        return 0  # the one that the number has chosen
+    known = list(tasks) if package is None or _chosen(package, overrides) else [*tasks, *package.names]
+    lists = [f"rlvla3 envs {kind} lists them"] if package and package.tasks else []
+    near = len(known) <= _FEW or near_names(task, known)
+    hints = [*([did_you_mean(task, known)] if near else []), *lists]
+    raise UserError(f"{task!r} is no task of simulator {kind}; {'; '.join(hints)}")
 
 
 def _play(

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rlvla3 import run_folder
+from rlvla3.config_loading import did_you_mean
+from rlvla3.errors import UserError
 from rlvla3.simulators import mujoco_rendering
 from rlvla3.simulators.packages import PACKAGES, Package
 
@@ -45,13 +47,38 @@ class LibraryRow:
     """The command that installs it; empty where it is there."""
 
 
-def command(json: Path | None) -> None:
-    """Print both tables."""
+def command(json: Path | None, simulator: str = "") -> None:
+    """Print both tables, or the tasks of one simulator.
+
+    Raises:
+        UserError: there is no such simulator.
+    """
+    if simulator:
+        _list_tasks(simulator, json)
+        return
     simulators, libraries = survey(), graphics()
     _show(simulators, libraries)
     if json is not None:
         rows = [asdict(row) | {"kind": "simulator"} for row in simulators]
         rows += [asdict(row) | {"kind": "library"} for row in libraries]
+        run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
+
+
+def _list_tasks(simulator: str, json: Path | None) -> None:
+    if simulator not in PACKAGES:
+        raise UserError(f"{simulator!r} is no simulator; {did_you_mean(simulator, list(PACKAGES))}")
+    package = PACKAGES[simulator]
+    suites = package.numbered or {"": package.names}
+    rows = [
+        {"suite": suite, "number": number, "task": task}
+        for suite, tasks in suites.items()
+        for number, task in enumerate(tasks)
+    ]
+    for row in rows:
+        typer.echo(f"{row['suite']} {row['number']} {row['task']}" if package.suites else row["task"])
+    if not rows:
+        typer.echo(f"tasks of {simulator} are not listed here: {package.uncounted}")
+    if json is not None:
         run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
 
 

@@ -1,7 +1,7 @@
 """Turns validation errors into one line each: file, field, rule, value, remedy."""
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -107,10 +107,17 @@ def _path(loc: tuple[str | int, ...], model: type[BaseModel], tree: Tree | None)
         groups = group_models(annotation)
         if groups and element in {group.__name__ for group in groups}:
             at = _find(tree, tuple(parts))
+            if at is not None and not isinstance(at, Branch) and _has_others(annotation, groups):
+                return None
             meant = pick(groups, at) if isinstance(at, Branch) else groups[0]
             if meant.__name__ != element:
                 return None
             annotation = meant
+            continue
+        known = {name for group in groups for name in group.model_fields}
+        if groups and element not in known and _has_others(annotation, groups):
+            if isinstance(_find(tree, tuple(parts)), Branch):
+                return None
             continue
         if groups:
             infos = [g.model_fields[str(element)] for g in groups if element in g.model_fields]
@@ -123,6 +130,11 @@ def _path(loc: tuple[str | int, ...], model: type[BaseModel], tree: Tree | None)
             annotation = value_type(annotation)
         parts.append(str(element))
     return tuple(parts)
+
+
+def _has_others(annotation: Any, groups: Sequence[type[BaseModel]]) -> bool:
+    """Whether a union has alternatives that are no groups of settings."""
+    return any(member not in groups and member is not type(None) for member in members(annotation))
 
 
 def _is_branch_name(element: str, annotation: Any) -> bool:

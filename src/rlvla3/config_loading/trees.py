@@ -6,12 +6,11 @@ here: scalars stay text until the type of the field that they set is known (`con
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import yaml
 
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, near_names
 
 COMMAND_LINE = "command line"
 """The source of an override."""
@@ -63,10 +62,10 @@ Tree = Leaf | Items | Branch
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """A hint such as ``did you mean 'envs'?``, or all known names where none is near."""
-    near = get_close_matches(name, known, n=3, cutoff=0.6)
+    near = near_names(name, known)
     if near:
         return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
-    return "known: " + (", ".join(sorted(known)) if known else "none")
+    return "known: " + (", ".join(sorted(set(known))) if known else "none")
 
 
 def parse(text: str, file: str) -> Tree:
@@ -165,8 +164,8 @@ def find(source: str | Path, recipes: Path, folder: Path | None = None) -> Path:
         raise UserError(f"{path}: is no regular file; give a YAML file or a recipe")
     names = recipe_names(recipes)
     if is_name:
-        near = get_close_matches(text, names, n=3, cutoff=0.5)
-        hint = "did you mean " + " or ".join(near) + "? " if near else ""
+        near = near_names(text, names)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UserError(
             f"recipe '{text}': no such recipe or file; {hint}recipes: {', '.join(names) or 'none'}"
         )

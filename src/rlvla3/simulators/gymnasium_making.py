@@ -99,11 +99,12 @@ def _remedy(env_id: str) -> str:
 
 def _check_actions(gymnasium: Any, env: Any, env_id: str, what: str) -> None:
     space = env.action_space
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
+    box = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.is_bounded()
+    if box and (space.low < space.high).all():
         return
     env.close()
     raise UserError(
-        f"{what} = {env_id!r}: actions must be a bounded Box [A], they are {space}; "
+        f"{what} = {env_id!r}: actions must be a bounded Box [A] with low below high, they are {space}; "
         "choose another one or wrap it"
     )
 

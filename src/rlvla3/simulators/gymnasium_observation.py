@@ -19,6 +19,7 @@ STATE = "proprioception"
 _RESERVED = ("task", "elapsed")
 """Fields that every policy is given besides."""
 _CALL = "()"
+_NO_PICTURES = ("reset()", "step()", "close()")
 
 
 class ImageSource(Settings):
@@ -47,7 +48,12 @@ class ObservationSettings(Settings):
 
     @model_validator(mode="after")
     def _whole(self) -> "ObservationSettings":
-        for name in self.images:
+        for name, image in self.sources.items():
+            if image.source in _NO_PICTURES:
+                raise ValueError(
+                    f"images: {name!r} cannot come from {image.source}, which changes the environment; name "
+                    "an entry of the observation, or a method that draws, such as render()"
+                )
             if name in (*_RESERVED, STATE) or not name.isidentifier():
                 raise ValueError(
                     f"images: {name!r} cannot be the name of a field (it is taken, or no name of letters, "
@@ -141,6 +147,12 @@ class Transform:
                 raise UserError(
                     f"{self._what}: the observation's entry {path!r} is {self._spaces[path]}, which is no "
                     "vector of numbers; leave it out of simulator.options.observation.state"
+                )
+        for path in texts:
+            if type(self._spaces[path]).__name__ != "Text":
+                raise UserError(
+                    f"{self._what}: simulator.options.observation.instruction = {path!r} must name an entry "
+                    f"of text, it is {self._spaces[path]}; name another, or set simulator.options.instruction"
                 )
 
     def _listed(self) -> str:

@@ -1,6 +1,5 @@
 """LIBERO: 130 tasks of a Panda arm in five suites, with language, two cameras and fixed initial states."""
 
-import difflib
 import logging
 import threading
 from collections import OrderedDict
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from rlvla3.errors import meant
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
@@ -123,8 +123,9 @@ def _named(task: int | str, known: tuple[str, ...]) -> str:
             raise ValueError(f"tasks: {task} is outside 0…{len(known) - 1}; use numbers of these, or names")
         return known[task]
     if task not in known:
-        close = difflib.get_close_matches(task, known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}?" if close else "use numbers from 0, or names"
+        suites = [name for name, tasks in SUITES.items() if task in tasks]
+        other = f"it is one of suite: {suites[0]}" if suites else "rlvla3 envs libero lists them"
+        hint = other if suites else meant(task, known, other)
         raise ValueError(f"tasks: {task!r} is no task of this suite; {hint}")
     return task
 

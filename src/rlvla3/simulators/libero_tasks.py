@@ -160,3 +160,7 @@ STEP_LIMITS = {
 def instruction(task: str) -> str:
     """What the policy is told: the task's name without its scene."""
     return re.sub(r"^[A-Z_]+SCENE\d+_", "", task).replace("_", " ")
+
+
+NAMES = tuple(task for tasks in SUITES.values() for task in tasks)
+"""All of them."""

@@ -3,7 +3,6 @@
 ManiSkill is made of torch, so its Simulator processes are the ones that load it; torch is held to one thread.
 """
 
-import difflib
 import functools
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from rlvla3.errors import meant
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
@@ -77,8 +77,7 @@ class ManiskillSettings(TaskSettings):
             raise ValueError("tasks must name at least one ManiSkill task")
         for task in tasks:
             if task not in TASKS:
-                close = difflib.get_close_matches(task, TASKS, n=3, cutoff=0.5)
-                hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(TASKS)}"
+                hint = meant(task, TASKS, f"known: {', '.join(TASKS)}")
                 raise ValueError(f"tasks: {task!r} is not a ManiSkill task that this adapter knows; {hint}")
         if len(set(tasks)) < len(tasks):
             raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")

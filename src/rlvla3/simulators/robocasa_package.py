@@ -4,7 +4,6 @@ All but ``load`` works without importing RoboCasa, which takes seconds.
 """
 
 import ast
-import difflib
 import functools
 import os
 import re
@@ -14,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, meant
 
 ASSETS = "ROBOCASA_ASSETS_PATH"
 """Environment variable that RoboCasa reads the assets' folder from when it is imported."""
@@ -73,8 +72,7 @@ def require(assets: str, tasks: tuple[str, ...]) -> None:
     known = task_names()
     for task in tasks:
         if task not in known:
-            close = difflib.get_close_matches(task, known, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else "names are like OpenDrawer"
+            hint = meant(task, known, "names are like OpenDrawer")
             raise UserError(f"simulator.options.tasks: {task!r} is not a task of RoboCasa; {hint}")
     folder = assets_folder(assets)
     lacking = [part for part in _PARTS if not any((folder / part).glob("*/*"))]

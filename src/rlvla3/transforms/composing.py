@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rlvla3.errors import UserError
+from rlvla3.errors import UserError, refuse
 from rlvla3.transforms.api import Chain, Step
 from rlvla3.transforms.converting import between
 from rlvla3.transforms.expecting import BLANK, Concessions, Expectation, Picture
@@ -68,9 +68,8 @@ def compose(
 
 def _check(simulator: Meaning, policy: Expectation, accepted: Concessions, parts: Sequence[Part]) -> None:
     """Refuse parts that are wrong by themselves, and concessions about things that nobody has."""
-    for part in parts:
-        for fault in part_faults(part):
-            raise UserError(f"the policy's expectation: {fault}")
+    faults = [*policy.faults(), *(fault for part in parts for fault in part_faults(part))]
+    refuse(f"the policy's expectation: {fault}" for fault in faults)
     known = {part.name for part in (*parts, *simulator.state_parts, *simulator.action)}
     for name in ("zeros", "held", "dropped", "frames"):
         for given in getattr(accepted, name):

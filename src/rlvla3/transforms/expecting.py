@@ -1,12 +1,13 @@
 """What a policy expects, in the terms in which simulators say what they give."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from rlvla3.settings import Settings
 from rlvla3.transforms.images import Range
-from rlvla3.transforms.meaning import Part
+from rlvla3.transforms.meaning import Part, choice_faults
 from rlvla3.transforms.resizing import Filter, Place
 
 BLANK = "blank"
@@ -29,6 +30,17 @@ class Picture:
     place: Place = "centre"
     pad: int = 0
     """Byte of the padding."""
+
+    def faults(self) -> Iterator[str]:
+        """What cannot be meant."""
+        if min(self.height, self.width) < 1:
+            yield f"height and width must be at least 1, they are {self.height} and {self.width}"
+        if not 0 < self.crop <= 1:
+            yield f"crop must be a share above 0 and up to 1, it is {self.crop:g}"
+        if not 0 <= self.pad <= 255:
+            yield f"pad must be a byte, it is {self.pad}"
+        for what, choices in (("range", Range), ("filter", Filter), ("place", Place)):
+            yield from choice_faults(what, getattr(self, what), choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,17 @@ class Expectation:
     relative: tuple[tuple[str, str], ...] = ()
     """(action part, state part): it says the action as a difference to that part of the state at the
     beginning of the chunk, in its own units."""
+
+    def faults(self) -> Iterator[str]:
+        """What cannot be meant, whatever the simulator."""
+        yield from (f"picture: {fault}" for fault in (self.picture.faults() if self.picture else ()))
+        for what in ("state_width", "clip_state", "action_width", "horizon"):
+            if getattr(self, what) < 0:
+                yield f"{what} must be 0 or more, it is {getattr(self, what):g}"
+        for what in ("state", "action"):
+            names = [part.name for part in getattr(self, what) or ()]
+            if len(set(names)) < len(names):
+                yield f"{what} parts must differ, they are {', '.join(names)}"
 
 
 class Concessions(Settings):

@@ -10,15 +10,19 @@ Names in use: ``eef_position``, ``eef_rotation``, ``gripper``, ``joints``, ``joi
 ``left``, ``right``, ``top``.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
 from rlvla3.messages import FieldSpec
 from rlvla3.transforms.images import Orientation
 from rlvla3.transforms.rotations import Form, size_of
+
+Frame = Literal["", "base", "tool"]
+"""Axes that directions are along: the robot's (or the world's), or the hand's; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +46,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     size: int
     scale: float = 1.0
     """Canonical units that 1 means: 0.05 where an action of 1 moves 5 cm."""
-    frame: str = ""
-    """Axes that directions are along: ``base`` (the robot's, or the world's), ``tool``; empty where there
-    are none."""
+    frame: Frame = ""
     rest: float = 0.0
     """What each number is when nothing is asked of an action part that is held, or for a state part
     that is not there."""
@@ -61,8 +63,8 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     form: Form
     scale: float = 1.0
     """Radians that 1 means (of axis-angles and Euler angles); negative where axes point the other way."""
-    frame: str = ""
-    """Axes that an action turns about: ``base`` or ``tool``."""
+    frame: Frame = ""
+    """Axes that an action turns about."""
     rest: float = 0.0
 
     @property
@@ -85,7 +87,7 @@ class Gripper(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     threshold: float | None = None
     """Share from which an action counts as open, if nothing between open and closed is executed."""
     name: str = "gripper"
-    frame: str = ""
+    frame: Frame = ""
     rest: float = 0.0
 
     @property
@@ -107,7 +109,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     off: float
     threshold: float | None = None
     """Share of the way from off to on at which an action counts as on; None: what is between is passed on."""
-    frame: str = ""
+    frame: Frame = ""
     rest: float = 0.0
 
     @property
@@ -141,6 +143,9 @@ class Meaning:
 
     def faults(self, observation: Sequence[FieldSpec], action_dim: int) -> list[str]:
         """Where it differs from the fields and the action that it is about; empty if nowhere."""
+        parts = (*self.state_parts, *self.action)
+        if found := [fault for part in parts for fault in part_faults(part)]:
+            return found
         shapes = {spec.name: spec.shape for spec in observation}
         wanted: dict[str, tuple[int, ...]] = {c.field: (c.height, c.width, 3) for c in self.cameras}
         wanted |= {name: (total(parts),) for name, parts in self.state.items()}
@@ -159,26 +164,45 @@ class Meaning:
         for what, names in groups.items():
             if len(set(names)) < len(names):
                 found.append(f"{what} must differ, they are {', '.join(names)}")
-        for part in (*self.state_parts, *self.action):
-            found += part_faults(part)
+        found += [
+            f"camera {camera.role!r}: {fault}"
+            for camera in self.cameras
+            for fault in choice_faults("orientation", camera.orientation, Orientation)
+        ]
         return found
 
 
 def part_faults(part: Part) -> list[str]:
     """What is wrong with one part by itself."""
+    return [f"part {part.name!r}: {fault}" for fault in _faults(part)]
+
+
+def _faults(part: Part) -> Iterator[str]:
+    if not part.name:
+        yield "must have a name"
+    yield from choice_faults("frame", part.frame, Frame)
+    if isinstance(part, Numbers) and part.size < 1:
+        yield f"size must be at least 1, it is {part.size}"
+    if isinstance(part, Rotation):
+        yield from choice_faults("form", part.form, Form)
+    if isinstance(part, Numbers | Rotation):
+        if part.scale == 0 or not math.isfinite(part.scale):
+            yield f"scale must be a finite number other than 0, it is {part.scale:g}"
+    elif part.threshold is not None and not 0 <= part.threshold <= 1:
+        yield f"threshold must be a share from 0 to 1, it is {part.threshold:g}"
     if isinstance(part, Gripper):
         ends = list(zip(part.open, part.closed, strict=False))
         if not ends or len(part.open) != len(part.closed) or any(a == b for a, b in ends):
-            return [
-                f"part {part.name!r}: open {part.open} and closed {part.closed} must be equally many numbers "
-                "that differ"
-            ]
-    elif isinstance(part, Switch):
-        if part.on == part.off:
-            return [f"part {part.name!r}: on and off must differ, they are {part.on:g}"]
-    elif part.scale == 0:
-        return [f"part {part.name!r}: scale must not be 0"]
-    return []
+            yield f"open {part.open} and closed {part.closed} must be equally many numbers that differ"
+    if isinstance(part, Switch) and part.on == part.off:
+        yield f"on and off must differ, they are {part.on:g}"
+
+
+def choice_faults(what: str, value: object, choices: Any) -> Iterator[str]:
+    """A line if a value is none of a Literal's."""
+    known = get_args(choices)
+    if value not in known:
+        yield f"{what} must be {', '.join(map(repr, known))}, it is {value!r}"
 
 
 def total(parts: Sequence[Part]) -> int:
