@@ -364,7 +364,7 @@ def _runs_exactly(whole: Assembly) -> None:
 
 def missing(recipe: str, *overrides: str) -> dict[str, str]:
     made = Assembly(load_config(recipe, list(overrides)))
-    return {finding.field: finding.text for finding in lacking(made.config, derived(made))}
+    return {finding.field: finding.text for finding in lacking(made, derived(made))}
 
 
 def test_what_this_machine_lacks() -> None:

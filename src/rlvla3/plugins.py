@@ -106,7 +106,7 @@ def component(what: str, kind: str, built_in: Mapping[str, str], needs: Sequence
     """
     found = resolve(what, kind, built_in)
     if not isinstance(found, type):
-        raise UserError(f"{what} = {kind!r} must be a class, it is {_article(found)}; see {api}")
+        raise UserError(f"{what} = {kind!r} must be a class, it is {a_type(found)}; see {api}")
     missing = [name for name in ("Settings", *needs) if not hasattr(found, name)]
     if missing:
         raise UserError(f"{what} = {kind!r} has no {', '.join(missing)}; see {api}")
@@ -164,6 +164,7 @@ def _definition(called: object) -> str:
     return f" ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-def _article(value: object) -> str:
+def a_type(value: object) -> str:
+    """The type of a value for people: ``a str``, ``an int``."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

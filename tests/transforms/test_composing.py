@@ -233,7 +233,11 @@ TOOL = Rotation(name="delta_rotation", form="axis_angle", scale=0.5, frame="tool
             "part 'delta_position': scale must be a finite number other than 0, it is 0",
         ),
         ({"action": (Numbers(name="a", size=0),)}, {}, "part 'a': size must be at least 1, it is 0"),
-        ({"action": (Numbers(name="a", size=1, frame="tol"),)}, {}, "frame must be '', 'base', 'tool', it is"),
+        (
+            {"action": (Numbers(name="a", size=1, frame="tol"),)},
+            {},
+            "frame must be '', 'base', 'tool', it is",
+        ),
         ({"action": (Gripper(open=(1,), closed=(0,), threshold=2),)}, {}, "a share from 0 to 1, it is 2"),
         ({"picture": Picture(height=0, width=8)}, {}, "height and width must be at least 1, they are 0 and"),
         ({"picture": Picture(height=8, width=8, crop=0.0)}, {}, "crop must be a share above 0 and up to 1"),

@@ -3,17 +3,20 @@
 import importlib.util
 from collections.abc import Iterator, Sequence
 
+from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived, Finding
 from rlvla3.config import Config
 from rlvla3.devices import missing_device
 from rlvla3.doctor import usable_memory
+from rlvla3.simulators.api import Installed, Simulator
 
 _MIB = 2**20
 
 
-def lacking(config: Config, numbers: Sequence[Derived]) -> list[Finding]:
+def lacking(assembly: Assembly, numbers: Sequence[Derived]) -> list[Finding]:
     """Everything that is missing here. ``numbers``: what follows from the configuration."""
-    return [*_memory(numbers), *_devices(config), *_packages(config)]
+    config = assembly.config
+    return [*_memory(numbers), *_devices(config), *_packages(config), *_simulator(assembly.simulator)]
 
 
 def _memory(numbers: Sequence[Derived]) -> Iterator[Finding]:
@@ -35,6 +38,11 @@ def _devices(config: Config) -> Iterator[Finding]:
         fault = missing_device(device)
         if fault:
             yield Finding(field=field, text=f"{device}: {fault}; use auto or cpu")
+
+
+def _simulator(simulator: Simulator) -> Iterator[Finding]:
+    if isinstance(simulator, Installed) and (missing := simulator.lacks()):
+        yield Finding(field="simulator", text=missing)
 
 
 def _packages(config: Config) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def command(recipe: str, overrides: Sequence[str], profile: Path | None, json: P
         rows += expected(assembly, costs)
     _ = assembly.algorithm
     check_weights(assembly)
-    found = [*findings(assembly, usable_cores(), costs), *lacking(assembly.config, rows)]
+    found = [*findings(assembly, usable_cores(), costs), *lacking(assembly, rows)]
     show(rows, found, dropped_options(recipe, overrides))
     if json is not None:
         figures = [Row(name=row.name, value=float(row.value), unit=row.unit) for row in rows]

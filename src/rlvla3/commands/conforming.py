@@ -22,7 +22,11 @@ def command(kind: str, settings: Sequence[str], profile: Profile, only: Sequence
         UserError: there is no such adapter or check, or a setting does not fit.
     """
     subject = Subject(kind, options(kind, settings), profile)
+    _require_installed(subject)
     require_gl(subject)
+    wanted, given = subject.spec.action_dim, len(profile.lift)
+    if given not in (0, wanted):
+        raise UserError(f"--lift: {given} numbers; an action of {kind} has {wanted}, give so many")
     outcomes = []
     for outcome in run(subject, tuple(only)):
         outcomes.append(outcome)
@@ -31,6 +35,18 @@ def command(kind: str, settings: Sequence[str], profile: Profile, only: Sequence
     typer.echo(f"{counts[0]} kept, {counts[1]} broken, {counts[2]} not checked")
     if counts[1]:
         raise typer.Exit(1)
+
+
+def _require_installed(subject: Subject) -> None:
+    """What is in another environment cannot be checked from here."""
+    try:
+        _ = subject.spec
+    except UserError as error:
+        if "simulator.python" in str(error):
+            raise UserError(
+                f"{error}; check-simulator looks into its own environment only: run it with one that has both"
+            ) from error
+        raise
 
 
 def options(kind: str, settings: Sequence[str]) -> dict[str, object]:
@@ -43,7 +59,11 @@ def options(kind: str, settings: Sequence[str]) -> dict[str, object]:
     tree = parse(f"kind: {kind!r}", "check-simulator")
     assert isinstance(tree, Branch)
     given = [f"options.{text}" for text in settings]
-    read = build(SimulatorConfig, override(tree, given), "check-simulator", {})
+    try:
+        read = build(SimulatorConfig, override(tree, given), "check-simulator", {})
+    except UserError as error:
+        # Named as they were typed.
+        raise UserError(str(error).replace(": options.", ": ").replace(": options:", ":")) from error
     found: dict[str, object] = read.options.model_dump(mode="json")
     return found
 

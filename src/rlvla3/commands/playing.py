@@ -10,7 +10,7 @@ import typer
 
 from rlvla3.assembly import Assembly
 from rlvla3.commands.players import Player, player
-from rlvla3.commands.running import require_gl
+from rlvla3.commands.running import require_simulator
 from rlvla3.config import RECIPES, Config, load_config
 from rlvla3.config_loading import Branch, build, did_you_mean, override, parse, recipe_names
 from rlvla3.config_loading.types import is_list
@@ -65,7 +65,7 @@ def command(
         raise UserError(
             f"{task}: an episode has no end of its own; give it one with simulator.options.step_limits=100"
         )
-    require_gl(assembly)
+    require_simulator(assembly)
     make_folder(out.parent)
     with guarded("simulator.kind", assembly.config.simulator.kind):
         env = assembly.simulator.make()

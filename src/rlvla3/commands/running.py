@@ -24,6 +24,7 @@ from rlvla3.monitor import Monitor
 from rlvla3.progress import Display
 from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
+from rlvla3.simulators.api import Installed
 from rlvla3.timeline import Timeline
 
 
@@ -49,12 +50,14 @@ def sinks(config: Config, folder: RunFolder) -> Metrics:
     return Metrics(found)
 
 
-def require_gl(assembly: Assembly) -> None:
-    """Refuse a run whose Simulators could render nothing, before any process starts.
+def require_simulator(assembly: Assembly) -> None:
+    """Refuse a run whose Simulators could build or render nothing, before any process starts.
 
     Raises:
-        UserError: no GL back-end works, with the packages to install.
+        UserError: packages or files are missing, or no GL back-end works, with what to install.
     """
+    if isinstance(assembly.simulator, Installed) and (missing := assembly.simulator.lacks()):
+        raise UserError(missing)
     if assembly.spec.needs_gl:
         from rlvla3.simulators.mujoco_rendering import require_backend
 
@@ -119,7 +122,7 @@ def train(
             )
     else:
         check_weights(assembly)
-    require_gl(assembly)
+    require_simulator(assembly)
     require_videos(assembly)
     _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
     for notice in notices:
@@ -203,7 +206,7 @@ def evaluate(
     checkpoint.verify(source)
     description = checkpoint.describe(source)
     checkpoint.check_fingerprint(source, description.fingerprint, assembly.fingerprint())
-    require_gl(assembly)
+    require_simulator(assembly)
     require_videos(assembly)
     with Display() as display:
         monitor = Monitor(assembly, Metrics([]), display, phase, version=description.version)

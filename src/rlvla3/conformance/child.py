@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlvla3.conformance.subject import FOUND, Subject, fingerprint, picture
+from rlvla3.conformance.subject import FOUND, ConformanceError, Subject, fingerprint, observed, picture
 from rlvla3.messages import Start
+from rlvla3.plugins import USERS_FAULTS, in_words
 from rlvla3.simulators.api import Env
 
 _MB = 1024**2
@@ -70,7 +71,7 @@ def _use(env: Env, subject: Subject, state: int) -> None:
         step = env.step(action)
         if step.terminated or step.truncated:
             break
-    env.observe()
+    observed(env)
 
 
 def _resets(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +136,13 @@ _JOBS = {"episode": _episode, "torch": _torch, "lives": _lives, "resets": _reset
 def main() -> None:
     """Do the job."""
     order = json.loads(sys.argv[1])
-    with Subject(order["kind"], order["options"]) as subject:
-        found = _JOBS[order["job"]](subject, order)
+    try:
+        with Subject(order["kind"], order["options"]) as subject:
+            found = _JOBS[order["job"]](subject, order)
+    except ConformanceError as fault:
+        found = {"fault": str(fault)}
+    except USERS_FAULTS as error:
+        found = {"fault": in_words(error)}
     sys.stdout.write(f"\n{FOUND}{json.dumps(found)}\n")
 
 

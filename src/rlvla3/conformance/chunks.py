@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.conformance.episodes import expert_of
-from rlvla3.conformance.subject import Skipped, Subject, plain, require
+from rlvla3.conformance.subject import Skipped, Subject, observed, plain, require
 from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_step
@@ -87,7 +87,7 @@ def the_last_observation_is_kept(subject: Subject) -> None:
     outcomes = _single(env, start, actions[:-1])
     reached = _copy(env)
     _chunked(env, start, actions, len(outcomes))
-    for name, array in env.observe().items():
+    for name, array in observed(env).items():
         require(
             np.array_equal(array, reached[name]), f"{name!r} after a cut is not that of the last sub-step"
         )
@@ -113,7 +113,7 @@ def _at_chunk_ends(
     for count, action in enumerate(actions, start=1):
         step = env.step(action)
         if every:
-            env.observe()
+            observed(env)
         if count % CHUNK == 0:
             found.append(_copy(env))
         if step.terminated or step.truncated:
@@ -122,7 +122,7 @@ def _at_chunk_ends(
 
 
 def _copy(env: Env) -> dict[str, npt.NDArray[Any]]:
-    return {name: np.array(array) for name, array in env.observe().items()}
+    return {name: np.array(array) for name, array in observed(env).items()}
 
 
 def a_success_is_reported_once(subject: Subject) -> None:

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from rlvla3.conformance.subject import SPLITS, Skipped, Subject, fingerprint, picture, require, seen
+from rlvla3.conformance.subject import (
+    SPLITS,
+    Skipped,
+    Subject,
+    fingerprint,
+    observed,
+    picture,
+    require,
+    seen,
+)
 from rlvla3.core.settings import TaskSettings
 from rlvla3.core.starts import Starts
 from rlvla3.messages import Env as EnvNumber
@@ -29,7 +38,7 @@ def observations_are_as_specified(subject: Subject) -> None:
 
 
 def _check_observation(subject: Subject, env: Env, when: str) -> None:
-    observation = env.observe()
+    observation = observed(env)
     named = {field.name for field in subject.spec.observation}
     require(set(observation) == named, f"fields {when} are {sorted(observation)}, specified {sorted(named)}")
     for field in subject.spec.observation:
@@ -56,10 +65,10 @@ def equal_starts_give_equal_episodes(subject: Subject) -> None:
     other.reset(Start(task=0, split="held_out", state=1), 0)
     env.step(actions[0])
     other.step(-actions[0])
-    beside = {name: np.array(array) for name, array in env.observe().items()}
+    beside = {name: np.array(array) for name, array in observed(env).items()}
     env.reset(start, 0)
     env.step(actions[0])
-    for name, array in env.observe().items():
+    for name, array in observed(env).items():
         require(np.array_equal(array, beside[name]), f"{name!r} changes when another env of the thread steps")
 
 

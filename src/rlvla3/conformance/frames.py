@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rlvla3.conformance.subject import Skipped, Subject, picture, require
+from rlvla3.conformance.subject import Skipped, Subject, observed, picture, require
 from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 
@@ -20,7 +20,7 @@ def frames_show_something(subject: Subject) -> None:
     env.reset(_FIRST, 0)
     if not subject.images:
         raise Skipped("it shows no pictures")
-    observation = env.observe()
+    observation = observed(env)
     frames = {f"field {name!r}": np.asarray(observation[name]) for name in subject.images}
     if (frame := picture(env)) is not None:
         frames["picture()"] = frame
@@ -54,12 +54,12 @@ def _moved(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """The picture before and after an action, repeated."""
     env.reset(_FIRST, 0)
-    before = np.array(env.observe()[field])
+    before = np.array(observed(env)[field])
     for _ in range(count):
         step = env.step(action)
         if step.terminated or step.truncated:
             break
-    return before, np.array(env.observe()[field])
+    return before, np.array(observed(env)[field])
 
 
 def _centre_row(before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8]) -> float:

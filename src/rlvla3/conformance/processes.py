@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from rlvla3.conformance.subject import (
+    ELSEWHERE,
     FOUND,
     ConformanceError,
     Skipped,
@@ -37,11 +38,13 @@ def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
             env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         )
     lines = [line for line in run.stdout.splitlines() if line.startswith(FOUND)]
+    said = run.stderr.strip().splitlines() or ["and says nothing"]
     if run.returncode or not lines:
-        tail = "\n".join(run.stderr.strip().splitlines()[-12:])
-        raise ConformanceError(f"in a process of its own it ends with exit code {run.returncode}:\n{tail}")
-    require("Traceback" not in run.stderr, f"its process ends with a traceback:\n{run.stderr[-2000:]}")
+        raise ConformanceError(f"{ELSEWHERE}it ends with exit code {run.returncode}: {said[-1].strip()}")
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(FOUND))
+    if "fault" in found:
+        raise ConformanceError(f"{ELSEWHERE}{found['fault']}")
+    require("Traceback" not in run.stderr, f"{ELSEWHERE}at its end it fails: {said[-1].strip()}")
     return found
 
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.messages import Start
+from rlvla3.plugins import a_type
 from rlvla3.settings import Settings
-from rlvla3.simulators.api import Env, Simulator, SimulatorSpec, Step
+from rlvla3.simulators.api import Env, Observation, Simulator, SimulatorSpec, Step
 from rlvla3.simulators.registry import build, simulator_class, spec_of
 
 Split = Literal["train", "held_out", "demonstration"]
@@ -27,6 +28,8 @@ STATES = (0, 1, 49, 50, 51, 120)
 """Initial states that are compared, where an adapter has any number of them."""
 _LOOKED_AT = 10
 
+ELSEWHERE = "in a process of its own: "
+"""Begins what is told of a fault that an adapter has in another process."""
 FOUND = "rlvla3.conformance: "
 """Begins the line in which a process of its own tells what it found; libraries print as well."""
 
@@ -184,13 +187,23 @@ def fingerprint(env: Env, start: Start, actions: npt.NDArray[np.float32]) -> str
     return digest.hexdigest()
 
 
+def observed(env: Env) -> Observation:
+    """What an env observes: arrays by name, and nothing else."""
+    found: Any = env.observe()
+    require(isinstance(found, Mapping), f"observe() must give arrays by name, it gives {a_type(found)}")
+    for name, array in found.items():
+        require(isinstance(array, np.ndarray), f"field {name!r} must be an array, it is {a_type(array)}")
+    fields: Observation = found
+    return fields
+
+
 def plain(step: Step) -> tuple[float, bool, bool, bool]:
     """An outcome as plain numbers, whatever an adapter makes them of."""
     return float(step.reward), bool(step.terminated), bool(step.truncated), bool(step.success)
 
 
 def _add_observation(digest: Any, env: Env) -> None:
-    for name, array in sorted(env.observe().items()):
+    for name, array in sorted(observed(env).items()):
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
 
 
@@ -198,7 +211,7 @@ def seen(env: Env) -> bytes:
     """What tells an initial state from others: privileged numbers where the env shows some, else all that it
     observes."""
     privileged = getattr(env, "privileged", None)
-    arrays = env.observe().values() if privileged is None else [privileged]
+    arrays = observed(env).values() if privileged is None else [privileged]
     return b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
 
 

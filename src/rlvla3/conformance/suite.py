@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlvla3.conformance import chunks, episodes, frames, hanging, processes
-from rlvla3.conformance.subject import ConformanceError, Skipped, Subject
+from rlvla3.conformance.subject import ELSEWHERE, ConformanceError, Skipped, Subject
 from rlvla3.errors import UserError
 from rlvla3.plugins import USERS_FAULTS, in_words
 
@@ -53,16 +53,22 @@ class Outcome:
 
 
 def run(subject: Subject, names: tuple[str, ...] = ()) -> Iterator[Outcome]:
-    """Run the named checks, or all; one that fails does not keep the others from being made.
+    """Run the named checks, or all; one that fails does not keep the others from being made. Where the same
+    fault keeps others from it, they are skipped with the name of the one that tells it.
 
     Raises:
         UserError: a name is unknown.
     """
     if unknown := set(names) - CHECKS.keys():
         raise UserError(f"--only: {', '.join(sorted(unknown))} is no check; they are {', '.join(CHECKS)}")
+    told: dict[str, str] = {}
     for name in names or CHECKS:
         start_s = time.monotonic()
         result, text = _made(CHECKS[name], subject)
+        if result == "failed":
+            first = told.setdefault(text.removeprefix(ELSEWHERE), name)
+            if first != name:
+                result, text = "skipped", f"not made: what {first} tells"
         yield Outcome(name=name, result=result, text=text, seconds=time.monotonic() - start_s)
 
 

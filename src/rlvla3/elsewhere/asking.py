@@ -1,7 +1,6 @@
 """Asks another environment's interpreter what an adapter offers, and stands in for the adapter here."""
 
 import functools
-import subprocess
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
@@ -103,23 +102,17 @@ def _reply(python: str, kind: str, options: Mapping[str, Any]) -> Reply:
     source, trusted = distrusted()
     question = Question(kind=kind, options=dict(options), distrusted=source, trusted=tuple(sorted(trusted)))
     try:
-        run = subprocess.run(
-            interpreter.command(python, "rlvla3.elsewhere.answering"),
-            env=interpreter.environment(python),
-            input=msgspec.json.encode(question),
-            capture_output=True,
-            timeout=_ANSWER_TIMEOUT_S,
-        )
-        reply: Reply = msgspec.json.decode(run.stdout, type=Reply)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        command = interpreter.command(python, "rlvla3.elsewhere.answering")
+        done = interpreter.run(command, python, _ANSWER_TIMEOUT_S, msgspec.json.encode(question))
+        reply: Reply = msgspec.json.decode(done.out, type=Reply)
+    except OSError as error:
         raise UserError(
             f"simulator.python = {python!r}: it does not say what {kind!r} is: {error}"
         ) from error
     except msgspec.DecodeError as error:
-        said = (run.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise UserError(
-            f"simulator.python = {python!r}: it does not say what {kind!r} is (exit code {run.returncode}: "
-            f"{said}); mend that environment"
+            f"simulator.python = {python!r}: it does not say what {kind!r} is (exit code {done.code}: "
+            f"{done.said}); mend that environment"
         ) from error
     return reply
 

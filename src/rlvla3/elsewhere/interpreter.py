@@ -4,13 +4,16 @@ Such a process takes this package's files from here, so both ends always have th
 else from its own environment, which need not have this package installed.
 """
 
+import contextlib
 import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,16 @@ spec.loader.exec_module(package)
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 """Runs a module of the package in a given folder; nothing else that lies beside it becomes importable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a process left."""
+
+    out: bytes
+    code: int
+    said: str
+    """Last line of its messages."""
 
 
 def command(python: str, module: str, *arguments: str) -> list[str]:
@@ -134,6 +147,35 @@ def _lacking(modules: Mapping[str, Mapping[str, str]], needs: Needs) -> list[str
     return faults
 
 
+def run(command: Sequence[str], python: str, timeout_s: float, given: bytes = b"") -> Finished:
+    """Run a command of another environment to its end. Whatever it started ends with it when it is late:
+    an interpreter may be a script that starts the real one.
+
+    Raises:
+        OSError: it cannot be started.
+        UserError: it said nothing in time.
+    """
+    with subprocess.Popen(
+        command,
+        env=environment(python),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(given, timeout=timeout_s)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                late = f"it said nothing within {timeout_s:g} s; name another interpreter"
+                raise _refusal(python, late) from error
+            raise
+        said = (err.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        return Finished(out=out, code=process.returncode, said=said)
+
+
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
@@ -145,28 +187,15 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _probe(python: str, needs: Needs) -> Any:
     try:
-        run = subprocess.run(
-            [python, "-c", _PROBE, *needs],
-            env=environment(python),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_TIMEOUT_S,
-        )
-        return json.loads((run.stdout.splitlines() or [""])[-1])
+        done = run([python, "-c", _PROBE, *needs], python, _PROBE_TIMEOUT_S)
+        return json.loads((done.out.decode(errors="replace").splitlines() or [""])[-1])
     except OSError as error:
         raise _refusal(
             python, f"it cannot be started ({error.strerror}); name another interpreter"
         ) from error
-    except subprocess.TimeoutExpired as error:
-        raise _refusal(
-            python, f"it said nothing within {_PROBE_TIMEOUT_S:.0f} s; name another interpreter"
-        ) from error
     except ValueError as error:
-        said = (run.stderr.strip().splitlines() or ["no message"])[-1]
         raise _refusal(
-            python, f"it does not answer as Python does (exit code {run.returncode}: {said}); name another"
+            python, f"it does not answer as Python does (exit code {done.code}: {done.said}); name another"
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -164,6 +164,16 @@ class Simulator(Protocol):
         Raises:
             LookupError: this simulator has none, with the way to give demonstrations instead.
         """
+        ...
+
+
+@runtime_checkable
+class Installed(Protocol):
+    """An adapter that describes itself without the packages or files that its envs need."""
+
+    def lacks(self) -> str:
+        """What of these this machine lacks, with the command that gets it; empty if nothing. Imports none
+        of them."""
         ...
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rlvla3.errors import meant
 from rlvla3.plugins import permit
 from rlvla3.settings import Settings
 from rlvla3.simulators.gymnasium_observation import ObservationSettings
@@ -95,6 +96,16 @@ class GymnasiumSettings(TaskSettings):
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed from which the initial states of all splits are derived."""
 
+    @field_validator("expert")
+    @classmethod
+    def _known_expert(cls, expert: str) -> str:
+        if ":" in expert:
+            permit("expert", expert)
+        elif expert and expert not in EXPERTS:
+            hint = meant(expert, EXPERTS, f"known: {', '.join(EXPERTS)}")
+            raise ValueError(f"expert must be module:attribute or a known name, it is {expert!r}; {hint}")
+        return expert
+
     @model_validator(mode="after")
     def _fit(self) -> "GymnasiumSettings":
         if not (self.env_id or (self.tasks and all(task.env_id for task in self.tasks.values()))):
@@ -102,8 +113,6 @@ class GymnasiumSettings(TaskSettings):
         for name in (self.env_id, *(task.env_id for task in self.tasks.values())):
             if ":" in name:
                 permit("env_id", name)
-        if ":" in self.expert:
-            permit("expert", self.expert)
         if self.reward == "shaped" and not self.potential:
             raise ValueError(
                 "reward shaped needs a potential, which Gymnasium environments do not have by themselves; "

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from rlvla3.errors import meant
+from rlvla3.errors import meant, refusals_of
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
@@ -26,7 +26,7 @@ from rlvla3.simulators.libero_states import load_states
 from rlvla3.simulators.libero_tasks import STEP_LIMITS, SUITES, instruction
 from rlvla3.simulators.mujoco_rendering import View, free_thread
 from rlvla3.simulators.protocols import EvaluationProtocol
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
 
 ACTION_DIM = 7
 """End effector's displacement (1 = 5 cm), its turn (1 = 0.5 rad), gripper (1 closes)."""
@@ -81,16 +81,12 @@ class LiberoSettings(TaskSettings):
     @classmethod
     def _known_tasks(cls, tasks: tuple[int | str, ...], info: Any) -> tuple[int | str, ...]:
         known = SUITES[info.data.get("suite", "libero_spatial")]
-        names = tuple(_named(task, known) for task in tasks) or known
-        if len(set(names)) < len(names):
-            raise ValueError(f"tasks must differ; they are {', '.join(names)}")
-        return names
+        return all_different("tasks", tuple(_named(task, known) for task in tasks) or known)
 
     @field_validator("cameras")
     @classmethod
     def _cameras_differ(cls, cameras: tuple[Camera, ...]) -> tuple[Camera, ...]:
-        if len(set(cameras)) < len(cameras):
-            raise ValueError(f"cameras must differ; they are {', '.join(cameras)}")
+        all_different("cameras", cameras)
         return cameras
 
     @model_validator(mode="after")
@@ -354,6 +350,10 @@ class Libero:
             env.close()
             raise
         return env
+
+    def lacks(self) -> str:
+        """LIBERO, its checkout or its meshes, where they are not there."""
+        return next(refusals_of(lambda: find_folders(self._settings.source)), "")
 
     def expert(self, env: LiberoEnv) -> PickAndPlace:
         """A scripted expert for tasks that put one thing on another.

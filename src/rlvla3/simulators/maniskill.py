@@ -4,7 +4,8 @@ ManiSkill is made of torch, so its Simulator processes are the ones that load it
 """
 
 import functools
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from rlvla3.devices import missing_device
 from rlvla3.errors import meant
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.settings import Settings
@@ -22,7 +24,8 @@ from rlvla3.simulators.maniskill_experts import ManiskillExpert
 from rlvla3.simulators.maniskill_meaning import meaning
 from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings
 from rlvla3.simulators.maniskill_tasks import ACTION_DIM, TASKS, WIDOWX_ACTION_DIM
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.packages import PACKAGES
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
 from rlvla3.simulators.whole_batch import WholeBatch
 
 SPLITS = ("train", "held_out", "demonstration")
@@ -79,11 +82,25 @@ class ManiskillSettings(TaskSettings):
             if task not in TASKS:
                 hint = meant(task, TASKS, f"known: {', '.join(TASKS)}")
                 raise ValueError(f"tasks: {task!r} is not a ManiSkill task that this adapter knows; {hint}")
-        if len(set(tasks)) < len(tasks):
-            raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
+        all_different("tasks", tasks)
         if len({TASKS[task].robot for task in tasks}) > 1:
             raise ValueError(f"tasks must have the same robot; they are {', '.join(tasks)}")
         return tasks
+
+    @field_validator("cameras")
+    @classmethod
+    def _cameras_differ(cls, cameras: tuple[str, ...]) -> tuple[str, ...]:
+        return all_different("cameras", cameras)
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Cameras where the state is shown instead; the view of tasks whose camera is part of them."""
+        if self.privileged:
+            for name in ("image_size", "cameras", "view"):
+                if name in self.model_fields_set:
+                    yield name, "observation: state shows no pictures; leave it out"
+        if TASKS[self.tasks[0]].robot == "widowx" and self.view is not None:
+            yield "view", "the WidowX tasks lay a photograph behind what one camera sees; leave it out"
+        yield from super().without_effect()
 
     @model_validator(mode="after")
     def _fit(self) -> "ManiskillSettings":
@@ -307,6 +324,13 @@ class Maniskill:
     def make_batch(self, size: int) -> ManiskillBatch:
         """Build an env batch that steps as a whole (``backend: gpu``)."""
         return ManiskillBatch(self._settings, self._reward, size)
+
+    def lacks(self) -> str:
+        """ManiSkill, or the device of ``backend: gpu``, where it is not there."""
+        if importlib.util.find_spec("mani_skill") is None:
+            return f"simulator maniskill: it is not installed here; {PACKAGES['maniskill'].command}"
+        fault = missing_device("cuda") if self._settings.backend == "gpu" else ""
+        return f"simulator.options.backend = gpu: {fault}; use cpu" if fault else ""
 
     def expert(self, env: ManiskillEnv) -> ManiskillExpert:
         """The scripted expert of the cube tasks.

@@ -26,7 +26,7 @@ from rlvla3.simulators.metaworld_states import (
 )
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
 from rlvla3.transforms.meaning import Gripper, Meaning, Numbers
 
 ACTION_DIM = 4
@@ -113,9 +113,15 @@ class MetaworldSettings(TaskSettings):
             if task not in INSTRUCTIONS:
                 hint = meant(task, INSTRUCTIONS, "names end in -v3")
                 raise ValueError(f"tasks: {task!r} is not a Meta-World v3 task; {hint}")
-        if len(set(tasks)) < len(tasks):
-            raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
-        return tasks
+        return all_different("tasks", tasks)
+
+    @field_validator("cameras")
+    @classmethod
+    def _cameras_differ(
+        cls, cameras: tuple[CameraName | FreeCamera, ...]
+    ) -> tuple[CameraName | FreeCamera, ...]:
+        all_different("cameras", tuple(map(str, cameras)))
+        return cameras
 
 
 def _version_of(package: str) -> str:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
@@ -30,7 +30,7 @@ from rlvla3.simulators.ending import ending
 from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, choose_backend
 from rlvla3.simulators.robocasa_meaning import meaning
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
 
 ACTION_DIM = 12
 ROBOT = "PandaOmron"
@@ -121,6 +121,11 @@ class RobocasaSettings(TaskSettings):
     """Folder of RoboCasa's assets; empty: ``$ROBOCASA_ASSETS_PATH``, or the package's own."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed from which the initial states of all splits are derived."""
+
+    @field_validator("tasks", "cameras")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        return all_different(str(info.field_name), names)
 
 
 class RobocasaEnv:

@@ -1,6 +1,6 @@
 """When an episode ends and what a sub-step is worth: the same settings for every simulator that has tasks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -38,6 +38,13 @@ class TaskSettings(Settings):
     terminate_on_success: bool = True
     """End the episode at the first success; otherwise only the step limit ends it."""
 
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Settings that were given and do nothing, and why with the remedy, for warnings."""
+        if self.reward != "shaped":
+            for name in ("shaping_weight", "shaping_discount"):
+                if name in self.model_fields_set:
+                    yield name, f"reward: {self.reward} has no shaping term; leave it out"
+
     @model_validator(mode="after")
     def _limits_and_reward_fit(self) -> "TaskSettings":
         limits, count = self.step_limits, len(self._names)
@@ -66,6 +73,17 @@ class TaskSettings(Settings):
     def _names(self) -> tuple[str, ...]:
         names: tuple[str, ...] = self.tasks  # type: ignore[attr-defined]
         return names
+
+
+def all_different(field: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names themselves.
+
+    Raises:
+        ValueError: one is there twice.
+    """
+    if len(set(names)) < len(names):
+        raise ValueError(f"{field} must differ; they are {', '.join(names)}; name each once")
+    return names
 
 
 def load_reward(name: str, info: tuple[str, ...]) -> RewardFunction | None:
