@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -362,6 +363,10 @@ def _runs_exactly(whole: Assembly) -> None:
     assert done.intake.version == 2
 
 
+def warned_of(recipe: str, *overrides: str) -> dict[str, str]:
+    return {f.field: f.text for f in findings(Assembly(load_config(recipe, list(overrides))), 2)}
+
+
 def missing(recipe: str, *overrides: str) -> dict[str, str]:
     made = Assembly(load_config(recipe, list(overrides)))
     return {finding.field: finding.text for finding in lacking(made, derived(made))}
@@ -400,3 +405,36 @@ def test_rounds_where_nothing_waits() -> None:
     computing = Assembly(load_config("reach", ["simulator.round_ms=1"]))
     assert "simulator.round_ms" in {finding.field for finding in findings(computing, 8)}
     assert "simulator.round_ms" not in warned("simulator.round_ms=1")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "package", "line"),
+    [
+        ("libero", "libero", "LIBERO is not installed"),
+        ("maniskill", "mani_skill", "it is not installed here; "),
+    ],
+)
+def test_a_simulator_that_is_not_there(recipe: str, package: str, line: str) -> None:
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    assert line in missing(recipe)["simulator"]
+    assert "pip install 'rlvla3[" in missing(recipe)["simulator"]
+
+
+def test_a_checkout_that_is_none(tmp_path: Path) -> None:
+    found = missing("libero", f"simulator.options.source={tmp_path}")["simulator"]
+    assert "has no libero/libero/bddl_files and init_files" in found
+
+
+def test_settings_of_a_simulator_without_effect() -> None:
+    found = warned_of("maniskill", "simulator.options.observation=state", "simulator.options.image_size=32")
+    said = "observation: state shows no pictures; leave it out"
+    assert found["simulator.options.image_size"] == found["simulator.options.view"] == said
+    shaped = warned_of("demo", "simulator.options.reward=success", "simulator.options.shaping_weight=0.2")
+    assert "has no shaping term" in shaped.get("simulator.options.shaping_weight", "")
+
+
+def test_a_chunk_longer_than_an_episode() -> None:
+    found = warned_of("demo", "simulator.chunk=100")["simulator.chunk"]
+    assert found.startswith("100 actions are more than the 76 sub-steps of an episode")
+    assert "simulator.chunk" not in warned_of("demo")

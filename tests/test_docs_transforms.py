@@ -20,7 +20,7 @@ def test_the_blocks_of_the_page_fit_each_other() -> None:
     for block in blocks[:2]:
         exec(block, names)
     meaning = names["meaning"]
-    spec = Libero(LiberoSettings(cameras=("agentview", "robot0_eye_in_hand"))).spec
+    spec = Libero(LiberoSettings()).spec
     assert spec.meaning == meaning  # what the page says of LIBERO is so
     shapes = {field.name: field.shape for field in spec.observation}
     observation = {

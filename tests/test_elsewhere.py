@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import platform
+import select
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from rlvla3 import doctor
 from rlvla3.assembly import Assembly
 from rlvla3.config import Config, load_config
 from rlvla3.config_loading import dump
-from rlvla3.elsewhere import adapter_class, asking
+from rlvla3.elsewhere import adapter_class, asking, interpreter
 from rlvla3.errors import UserError
 from rlvla3.plugins import distrust
 from rlvla3.simulators import robocasa, robocasa_meaning
@@ -102,6 +103,28 @@ def test_an_interpreter_that_is_of_no_use(script: str, line: str, tmp_path: Path
         load_config(recipe(tmp_path, program), [])
     assert f"simulator.python = '{program}': {line}" in str(refusal.value)
     assert len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.live
+def test_a_silent_interpreter_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, started = tmp_path / "python", tmp_path / "child"
+    program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {started}\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(interpreter, "_PROBE_TIMEOUT_S", 2.0)
+    with pytest.raises(UserError) as refusal:
+        load_config(recipe(tmp_path, program), [])
+    assert f"simulator.python = '{program}': it said nothing within 2 s; name another" in str(refusal.value)
+    assert ended(int(started.read_text()))
+
+
+def ended(process: int) -> bool:
+    """Whether a process ends within ten seconds."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(handle):
+        return bool(select.select([handle], [], [], 10)[0])
 
 
 @pytest.mark.live

@@ -41,7 +41,7 @@ def task_settings(config: Config, names: Sequence[str]) -> TaskSettings:
 def _index(name: str, names: Sequence[str]) -> int:
     if name in names:
         return names.index(name)
-    near = near_names(name, names)
+    near = near_names(name, names, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UserError(f"tasks.list: {name!r} is no task of this simulator; {hint}tasks: {', '.join(names)}")
 

@@ -30,16 +30,16 @@ def refusals_of(*computations: Callable[[], object]) -> Iterator[str]:
             yield from str(error).splitlines()
 
 
-def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+def near_names(name: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
     """Known names that ``name`` may have been meant to be, the nearest first; never ``name`` itself, which
-    was refused."""
+    was refused. ``cutoff``: how alike they must be, 1 being equal."""
     others = [other for other in dict.fromkeys(known) if other != name]
-    return difflib.get_close_matches(name, others, n=most, cutoff=0.5)
+    return difflib.get_close_matches(name, others, n=most, cutoff=cutoff)
 
 
 def meant(name: str, known: Iterable[str], otherwise: str) -> str:
     """``did you mean …?`` with the near names, or what to say where none is near."""
-    near = near_names(name, known)
+    near = near_names(name, known, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 

@@ -10,6 +10,7 @@ from refusals import refused
 
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
+from rlvla3.commands import playing
 from rlvla3.config import Config, load_config
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
@@ -155,3 +156,31 @@ def test_any_task_of_meta_world_can_be_named(capsys: pytest.CaptureFixture[str])
 def test_pusht_is_played_to_its_own_end(capsys: pytest.CaptureFixture[str]) -> None:
     said = play(capsys, "gymnasium", "gym_pusht/PushT-v0", "simulator.options.expert=pusht")
     assert said[0].startswith("state 0: success after ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("nosuch", "x"), "known: demo, grpo, gymnasium, libero, maniskill, metaworld"),
+        (
+            ("demo", "door-open-v3"),
+            "'door-open-v3' is no task of recipe demo, whose settings are for button-press-topdown-v3",
+        ),
+        (
+            ("metaworld", "door-opn-v3"),
+            "did you mean 'door-open-v3' or 'door-lock-v3' or 'door-close-v3'?; rlvla3 envs metaworld lists",
+        ),
+        (("metaworld", "zzz"), "'zzz' is no task of simulator metaworld; rlvla3 envs metaworld lists them"),
+        (("libero", "put_the_bowl_on_the_plate"), "it is one of suite: libero_goal"),
+        (("libero", "10"), "tasks: 10 is outside 0…9; use numbers of these, or names"),
+    ],
+)
+def test_a_task_that_is_not_there_is_one_line(
+    arguments: tuple[str, str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in refused(capsys, "play", *arguments)
+
+
+def test_a_number_chooses_a_task_of_a_suite() -> None:
+    config = playing.configuration("libero", "3", ["simulator.options.suite=libero_goal"])
+    assert config.simulator.options.names == ("open_the_top_drawer_and_put_the_bowl_inside",)

@@ -214,3 +214,11 @@ class Leaky(Synthetic):
         import dataclasses
 
         return dataclasses.replace(super().spec, recycle_after=200)
+
+
+class _Wordless(ReachEnv):
+    def observe(self):
+        return None
+
+
+Wordless = adapter(_Wordless, "Wordless")

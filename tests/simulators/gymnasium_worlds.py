@@ -165,3 +165,11 @@ def bonus(info, success, dense):
 
 
 NOT_AN_ENVIRONMENT = dict
+
+
+class Still(Walk):
+    """Its only action has one value."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.action_space = spaces.Box(1.0, 1.0, (1,), np.float32)

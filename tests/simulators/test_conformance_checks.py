@@ -126,3 +126,36 @@ def test_the_command_refuses_in_one_line(
     assert command(*arguments) == 2
     error = capsys.readouterr().err
     assert line in error and len(error.strip().splitlines()) == 1
+
+
+def test_one_fault_is_told_once() -> None:
+    names = ("observations_are_as_specified", "equal_starts_give_equal_episodes", "starts_differ")
+    first, *others = run(Subject("broken:Wordless"), names)
+    assert (first.result, first.text) == (
+        "failed",
+        "observe() must give arrays by name, it gives a NoneType",
+    )
+    for outcome in others:
+        assert (outcome.result, outcome.text) == ("skipped", f"not made: what {names[0]} tells")
+
+
+@pytest.mark.live
+def test_a_fault_in_another_process_is_one_line() -> None:
+    [outcome] = run(Subject("broken:Wordless"), ("torch_is_not_imported",))
+    assert outcome.result == "failed"
+    assert outcome.text == "in a process of its own: observe() must give arrays by name, it gives a NoneType"
+
+
+def test_lift_has_a_number_for_each_of_an_action(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check-simulator", "synthetic", "--lift", "0,1,0"])
+    assert end.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert said == "rlvla3: --lift: 3 numbers; an action of synthetic has 2, give so many"
+
+
+def test_settings_are_named_as_they_were_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check-simulator", "metaworld", "image_size=3"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("rlvla3: command line: image_size: must be greater than")

@@ -156,7 +156,7 @@ def test_bad_settings_are_refused(settings, message):
     ("env_id", "message"),
     [
         ("Pendulm-v1", r"Did you mean: `Pendulum`\?"),
-        ("CartPole-v1", r"actions must be a bounded Box \[A\], they are Discrete\(2\)"),
+        ("CartPole-v1", r"actions must be a bounded Box \[A\] with low below high, they are Discrete\(2\)"),
         ("gymnasium_worlds:Choice", r"they are Discrete\(3\)"),
         ("somewhere/Thing-v0", "name that too, as in somewhere:somewhere/Thing-v0"),
         ("no_such_module:Thing", "No module named 'no_such_module'"),
@@ -463,3 +463,23 @@ def test_observations_of_pusht_are_its_own_but_drawn_when_they_are_used(make):
         lazy.step(own)
     np.testing.assert_array_equal(lazy.observe()["pixels"], drawn.observe()["pixels"])
     np.testing.assert_array_equal(lazy.observe()["proprioception"], drawn.observe()["agent_pos"])
+
+
+def test_an_instruction_is_text():
+    with pytest.raises(UserError, match=r"'gear' must name an entry of text, it is Discrete\(3"):
+        _ = simulator(observation={"state": ["point/x"], "instruction": "gear"}).spec
+
+
+def test_closing_is_no_picture():
+    with pytest.raises(ValueError, match=r"'image' cannot come from close\(\), which changes"):
+        simulator(observation={"images": {"image": "close()"}})
+
+
+def test_actions_that_cannot_differ_are_refused():
+    with pytest.raises(UserError, match=r"actions must be a bounded Box .* with low below high"):
+        _ = simulator("gymnasium_worlds:Still").spec
+
+
+def test_an_expert_that_nobody_knows():
+    with pytest.raises(ValueError, match="expert must be module:attribute or a known name, it is 'pushd'"):
+        simulator(expert="pushd")

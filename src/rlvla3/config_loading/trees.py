@@ -164,7 +164,7 @@ def find(source: str | Path, recipes: Path, folder: Path | None = None) -> Path:
         raise UserError(f"{path}: is no regular file; give a YAML file or a recipe")
     names = recipe_names(recipes)
     if is_name:
-        near = near_names(text, names)
+        near = near_names(text, names, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UserError(
             f"recipe '{text}': no such recipe or file; {hint}recipes: {', '.join(names) or 'none'}"
