@@ -9,6 +9,8 @@ from rlvla3.policies.api import Policy
 
 BUILT_IN = {
     "tiny": "rlvla3.policies.tiny:Tiny",
+    "pi0": "rlvla3.policies.pi.family:Pi0",
+    "pi05": "rlvla3.policies.pi.family:Pi05",
     "emulated": "rlvla3.policies.emulated:Emulated",
 }
 """Name → class."""
@@ -37,6 +39,9 @@ def weight_shapes(kind: str, settings: Any) -> Mapping[str, Any]:
         # Named only where it is not the default, so that checkpoints of before it was a setting still match.
         head = {"head": settings.head} if settings.head != "flow" else {}
         return asdict(architecture(settings)) | sizes | head
+    if kind in ("pi0", "pi05"):
+        noise = {"method": settings.method} if settings.method == "noise" else {}
+        return {"size": settings.size, "normalisation": settings.normalisation} | noise
     if kind == "emulated":
         return {"weight_count": settings.weight_count}
     return {}

@@ -17,10 +17,10 @@ from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.policies import tiny_layers
 from rlvla3.policies.api import PREFIX, PolicyInterface
+from rlvla3.policies.flow_settings import FlowSettings, check_law, record_of_chunk, record_of_flow
 from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
-    from rlvla3.policies.flow import Law
     from rlvla3.policies.tiny_network import TinyNetwork
 
 TOKEN_SPAN = {"quantile": 1.0, "mean_std": 3.0}
@@ -28,7 +28,7 @@ TOKEN_SPAN = {"quantile": 1.0, "mean_std": 3.0}
 demonstrations, or three of their standard deviations."""
 
 
-class TinySettings(Settings):
+class TinySettings(FlowSettings):
     """Settings of the tiny policy."""
 
     size: Literal["1.4M", "3.5M"] = "1.4M"
@@ -52,33 +52,8 @@ class TinySettings(Settings):
     pass (then ``normalisation: quantile`` is best: it uses all values)."""
     temperature: float = Field(default=1.0, gt=0)
     """Divides the logits of the token head in rollouts."""
-    denoise_steps: int = Field(default=4, ge=1)
-    """N: network evaluations for one action chunk."""
-    method: Literal["sde", "cps", "noise"] = "sde"
-    """Law of the stochastic denoise steps in rollouts: flow-SDE, coefficients-preserving, or noise of a
-    learned size at every step."""
-    noise_level: float = Field(default=0.8, gt=0)
-    """η: size of the exploration noise (``sde``; ``cps``, at most 1)."""
-    noise_std: tuple[float, float] = (0.08, 0.16)
-    """Bounds of the learned standard deviation (``noise``)."""
-    window: int = Field(default=1, ge=1)
-    """Consecutive stochastic denoise steps of a sample, at a place drawn for each (``sde``, ``cps``);
-    ``noise`` has all of them."""
-    include_prior: bool = True
-    """Whether the log-prob includes that of the initial noise, where every step is stochastic. It cancels
-    in ratios, so it matters for the mean of denoise_reduce only."""
-    denoise_reduce: Literal["sum", "mean"] = "sum"
-    """How log-probs of a sample's stochastic denoise steps are joined."""
-    ratio_level: Literal["chunk_level", "action_level", "token_level"] = "chunk_level"
-    """What shares one importance ratio: a chunk, one of its actions, or one number."""
-    chunk_reduce: Literal["sum", "mean"] = "sum"
-    """How log-probs of a chunk's actions are joined (``chunk_level``)."""
-    dim_reduce: Literal["sum", "mean"] = "sum"
-    """How log-probs of an action's dimensions are joined (not ``token_level``)."""
     normalisation: Literal["mean_std", "quantile"] = "mean_std"
     """Statistics that normalise proprioception and actions."""
-    flow_samples: int = Field(default=4, ge=1)
-    """Noise samples for each observation of a supervised batch; they share its prefix."""
     freeze_prefix: bool = True
     """Whether reinforcement learning leaves the prefix as it is (a training pass over 128
     chunks of one 64-pixel image then costs about a ninth)."""
@@ -87,8 +62,6 @@ class TinySettings(Settings):
     store_prefix: bool = False
     """Whether a rollout stores the frozen prefix of every chunk, so that the Trainer need not compute
     it again: faster updates for a larger slab. Needs freeze_prefix and unfreeze_last_blocks 0."""
-    action_scale: float = Field(default=1.0, gt=0)
-    """Factor on every action; 1 but for comparisons (moving faster without learning)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,58 +100,6 @@ def architecture(settings: TinySettings) -> Architecture:
             f"{sizes.layers} prefix blocks; give at most {sizes.layers}"
         )
     return sizes
-
-
-def flow_law(settings: TinySettings) -> Law:
-    """Which denoise steps are stochastic, and how (imports torch)."""
-    from rlvla3.policies.flow import Law
-
-    return Law(
-        method=settings.method,
-        steps=settings.denoise_steps,
-        window=_window(settings),
-        noise_level=settings.noise_level,
-        noise_std=settings.noise_std,
-        include_prior=settings.include_prior,
-        denoise_reduce=settings.denoise_reduce,
-    )
-
-
-def _window(settings: TinySettings) -> int:
-    return settings.denoise_steps if settings.method == "noise" else settings.window
-
-
-def _check_law(settings: TinySettings) -> None:
-    """Refuse denoise steps that cannot be made.
-
-    Raises:
-        UserError: with the setting, the rule and the remedy.
-    """
-    steps, low, high = settings.denoise_steps, *settings.noise_std
-    if settings.window > steps:
-        raise UserError(
-            f"policy.options.window = {settings.window} exceeds denoise_steps = {steps}; give at most {steps}"
-        )
-    if not 0 < low <= high:
-        raise UserError(
-            f"policy.options.noise_std = [{low:g}, {high:g}] must be a range [lowest, highest] with "
-            "0 < lowest <= highest; the usual one is [0.08, 0.16]"
-        )
-    if settings.method == "noise" and settings.window > 1:
-        raise UserError(
-            f"policy.options.window = {settings.window}: method noise makes every denoise step stochastic; "
-            "leave window out"
-        )
-    if settings.method == "cps" and settings.noise_level > 1:
-        raise UserError(
-            f"policy.options.noise_level = {settings.noise_level:g} must be at most 1 for method cps: above, "
-            "sin(pi/2 x noise_level) falls again; lower it"
-        )
-    if settings.method == "cps" and steps == 1:
-        raise UserError(
-            "policy.options.denoise_steps = 1: the last step of method cps is deterministic, so nothing "
-            "explores; use 2 or more"
-        )
 
 
 RESERVED = ("task", "elapsed")
@@ -224,7 +145,7 @@ class Tiny:
                 "unfreeze_last_blocks: 0; set these or leave it out"
             )
         if settings.head == "flow":
-            _check_law(settings)
+            check_law(settings)
         images, _ = split_fields(interface)
         for field in images:
             if field.shape[0] % settings.patch or field.shape[1] % settings.patch:
@@ -238,26 +159,12 @@ class Tiny:
     def record_spec(self) -> tuple[FieldSpec, ...]:
         """The executed actions and how they were chosen: denoise chain or tokens."""
         chunk = (self.interface.chunk, self.interface.action_dim)
-        level = {"chunk_level": 0, "action_level": 1, "token_level": 2}[self.settings.ratio_level]
         stored = (FieldSpec(name=PREFIX, shape=(self._prefix_size(),), dtype="float32"),)
-        return (
-            *(stored if self.settings.store_prefix else ()),
-            FieldSpec(name="action", shape=chunk, dtype="float32"),
-            *self._chosen(),
-            FieldSpec(name="log_prob", shape=chunk[:level], dtype="float32"),
-            FieldSpec(name="value", shape=(), dtype="float32"),
-        )
-
-    def _chosen(self) -> tuple[FieldSpec, ...]:
-        """What the log-prob is of."""
-        chunk = (self.interface.chunk, self.interface.action_dim)
-        if self.settings.head == "tokens":
-            return (FieldSpec(name="tokens", shape=chunk, dtype="uint8"),)
-        points = _window(self.settings) + 1
-        return (
-            FieldSpec(name="chain", shape=(points, *chunk), dtype="float32"),
-            FieldSpec(name="step_index", shape=(), dtype="int32"),
-        )
+        before = stored if self.settings.store_prefix else ()
+        if self.settings.head == "flow":
+            return *before, *record_of_flow(self.settings, chunk, chunk)
+        tokens = (FieldSpec(name="tokens", shape=chunk, dtype="uint8"),)
+        return *before, *record_of_chunk(self.settings, chunk, tokens)
 
     def linear_layers(self) -> Mapping[str, bool]:
         """Names of the network's linear layers, and whether reinforcement learning trains them."""

@@ -143,47 +143,6 @@ class LinearStem(nn.Module):
         return embedded
 
 
-class ValueHead(nn.Module):
-    """V(s) from the mean prefix token, proprioception and elapsed time."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
-        )
-        last = self.layers[-1]
-        nn.init.zeros_(last.weight)  # type: ignore[arg-type]
-        nn.init.zeros_(last.bias)  # type: ignore[arg-type]
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features [B, inputs] → values [B]."""
-        values: Tensor = self.layers(features)
-        return values.sum(1)  # one column; a view would lose the hooks of ranks that share weights
-
-
-class NoiseNet(nn.Module):
-    """What ``flow.learned_std`` takes, from the expert's features (ReinFlow, arXiv 2505.22094)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(inputs, 128), nn.Tanh(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, outputs)
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features [..., inputs] → unbounded numbers [..., outputs]."""
-        raw: Tensor = self.layers(features)
-        return raw
-
-
-def time_embedding(time: Tensor, width: int) -> Tensor:
-    """Sine and cosine features [..., width] of flow time in [0, 1], periods 4e-3 … 4 as in π0."""
-    half = width // 2
-    fraction = torch.linspace(0.0, 1.0, half, device=time.device)
-    angle = time[..., None] * (2.0 * math.pi / (4e-3 * (4.0 / 4e-3) ** fraction))
-    return torch.cat((angle.sin(), angle.cos()), dim=-1)
-
-
 def grid_positions(height: int, width: int, size: int) -> Tensor:
     """Initial position embeddings [height·width, size] of a grid of patches: sines and cosines of
     row and column over four octaves, so that where a patch is can be read from the start.

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from rlvla3.policies import flow
 from rlvla3.policies.api import PREFIX, Arrays, Evaluation, NoiseKey
+from rlvla3.policies.blocks.heads import NoiseNet, time_embedding
+from rlvla3.policies.flow_settings import flow_law
 from rlvla3.policies.noise import draw_flow_noise
-from rlvla3.policies.tiny import flow_law
-from rlvla3.policies.tiny_blocks import KeyValue, NoiseNet, time_embedding
-from rlvla3.policies.tiny_network import Prefix, TinyNetwork, as_array
+from rlvla3.policies.publishing import as_array
+from rlvla3.policies.tiny_blocks import KeyValue
+from rlvla3.policies.tiny_network import Prefix, TinyNetwork
 
 
 class FlowNetwork(TinyNetwork):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from torch import Tensor, nn
 from rlvla3.messages import FieldSpec
 from rlvla3.policies import flow, words
 from rlvla3.policies.api import PREFIX, Arrays, PolicyInterface
+from rlvla3.policies.blocks.heads import ValueHead
+from rlvla3.policies.publishing import NOISE_NET, VALUE_HEAD, PublishedModule, as_array
 from rlvla3.policies.tiny import Architecture, TinySettings, split_fields
 from rlvla3.policies.tiny_blocks import (
     Block,
@@ -22,23 +23,20 @@ from rlvla3.policies.tiny_blocks import (
     KeyValues,
     LinearStem,
     Norm,
-    ValueHead,
     grid_positions,
 )
-from rlvla3.policies.tiny_layers import NOISE_NET, VALUE_HEAD, frozen_levels, is_frozen
+from rlvla3.policies.tiny_layers import frozen_levels, is_frozen
 from rlvla3.policies.transforms import Normaliser
-from rlvla3.policies.weights import copy_into, whole
 
 Prefix = tuple[Tensor, ...]
 """What no trainable weight touches, batch first. Frozen: (k_1, v_1, …, k_L, v_L [B, H, S, K], pooled
 [B, W]). With trainable last blocks: those of the frozen levels, then hidden tokens [B, S, W]. Not
 frozen: ()."""
 
-"""Prefix of the names of the noise net's weights, which only ``method: noise`` has."""
-_VALUE_HIDDEN = 256
+_VALUE_HIDDEN = (256, 256)
 
 
-class TinyNetwork(nn.Module):
+class TinyNetwork(PublishedModule):
     """What both action heads share; see ``rlvla3.policies.api.PolicyModel``.
 
     A head adds its modules in ``add_head``, and ``act``, ``evaluate`` and ``imitation_loss``. Letters as in
@@ -231,34 +229,3 @@ class TinyNetwork(nn.Module):
     def fsdp_units(self) -> list[nn.Module]:
         """Every block, sharded by itself."""
         return [*self.prefix_blocks, *self.expert_blocks]
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of all parameters and buffers by name."""
-        return {name: as_array(tensor).copy() for name, tensor in self.state_dict().items()}
-
-    def load_arrays(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over ``arrays()`` of an equal network; copies, never aliases.
-
-        Weights without a noise net (of a supervised warm start, or of another method) leave the own one
-        as it is, and a noise net that this network has no use for is left out.
-
-        Raises:
-            UserError: names or shapes differ; nothing was copied.
-        """
-        own = self.state_dict()
-        given = {name: torch.from_numpy(np.asarray(array)) for name, array in weights.items()}
-        wanted, there = _noise_net(own), _noise_net(given)
-        if not wanted or not there:
-            given = {name: tensor for name, tensor in given.items() if name not in there} | wanted
-        copy_into(own, given, "policy weights")
-
-
-def _noise_net(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(NOISE_NET)}
-
-
-def as_array(tensor: Tensor) -> npt.NDArray[Any]:
-    """The numbers of a tensor; bfloat16, which numpy does not know, as float32. Ranks that share it must
-    all ask."""
-    tensor = whole(tensor).detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

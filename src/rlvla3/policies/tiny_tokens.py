@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from rlvla3.policies import tokens
 from rlvla3.policies.api import PREFIX, Arrays, Evaluation, NoiseKey
 from rlvla3.policies.noise import draw_gumbel
+from rlvla3.policies.publishing import as_array
 from rlvla3.policies.tiny import TOKEN_SPAN
 from rlvla3.policies.tiny_blocks import KeyValue
-from rlvla3.policies.tiny_network import Prefix, TinyNetwork, as_array
+from rlvla3.policies.tiny_network import Prefix, TinyNetwork
 
 
 class TokenNetwork(TinyNetwork):

@@ -32,6 +32,11 @@ def token(word: str) -> int:
     return 1 + len(KNOWN) + zlib.crc32(word.encode()) % HASHED
 
 
+def split(text: str) -> list[str]:
+    """Words, and whole numbers with their sign, in lower case."""
+    return re.findall(r"-?[0-9]+|[a-z0-9]+", text.lower())
+
+
 def tokenize(instructions: Sequence[str], length: int) -> npt.NDArray[np.int64]:
     """Tokens [tasks, length] of each instruction, cut or filled up with ``PAD``.
 
