@@ -18,7 +18,7 @@ def weight(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     scale = 0.2 if not inputs else 1.0 / np.sqrt(inputs)
     if "embed_tokens" in name or "position_embedding" in name:
         scale = 0.2
-    return scale * numbers(name, shape)
+    return (scale * numbers(name, shape)).astype(np.float32)
 
 
 def told(gradient: npt.NDArray[np.float32], name: str) -> list[float]:

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from pi_worlds import INTERFACE as PI_INTERFACE
 
 from rlvla3.errors import UserError
 from rlvla3.policies.api import NoiseKey, PolicyInterface
@@ -43,7 +44,8 @@ def test_weights_are_copied() -> None:
 @pytest.mark.parametrize("kind", list(BUILT_IN))
 def test_built_in_policies_construct_from_default_settings(kind) -> None:
     family = policy_class(kind)
-    policy = family(family.Settings(), INTERFACE)
+    interface = PI_INTERFACE if kind.startswith("pi") else INTERFACE
+    policy = family(family.Settings(), interface)
     assert {"action", "log_prob", "value"} <= {field.name for field in policy.record_spec}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,22 +12,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlvla3.policies import flow
-from rlvla3.policies.api import PREFIX, Arrays, Evaluation, NoiseKey
+from rlvla3.policies.api import PREFIX, Arrays
 from rlvla3.policies.blocks.heads import NoiseNet, time_embedding
-from rlvla3.policies.flow_settings import flow_law
-from rlvla3.policies.noise import draw_flow_noise
+from rlvla3.policies.flow_model import FlowModel, own_sample_only
 from rlvla3.policies.publishing import as_array
 from rlvla3.policies.tiny_blocks import KeyValue
 from rlvla3.policies.tiny_network import Prefix, TinyNetwork
 
 
-class FlowNetwork(TinyNetwork):
+@dataclass(frozen=True, slots=True)
+class TinyContext:
+    """What does not change from one denoise step to the next."""
+
+    caches: list[KeyValue]
+    pooled: Tensor
+    state: Tensor
+    observation: Arrays
+
+
+class FlowNetwork(TinyNetwork, FlowModel[TinyContext]):
     """Denoises C actions from noise in N steps; see ``rlvla3.policies.flow`` for the mathematics."""
 
     def add_head(self) -> None:
         """Action and time embeddings, expert, velocity head, and for ``method: noise`` the noise net."""
         expert, actions = self.sizes.expert_width, self.interface.action_dim
-        self.law = flow_law(self.settings)
+        shape = (self.interface.chunk, actions)
+        self.set_flow(self.settings, shape, shape)
         self.action_in_proj = nn.Linear(actions, expert)
         self.action_position = nn.Parameter(0.02 * torch.randn(self.interface.chunk, expert))
         self.action_time_mlp_in = nn.Linear(2 * expert, expert)
@@ -56,7 +69,7 @@ class FlowNetwork(TinyNetwork):
         hidden = self.action_time_mlp_out(hidden)
         first = self.state_proj(state)[:, None, None].expand(batch, samples, 1, hidden.shape[-1])
         y = torch.cat((first, hidden), dim=2).flatten(1, 2)
-        bias = _own_sample_only(samples, chunk + 1, y) if samples > 1 else None
+        bias = _apart(samples, chunk + 1, y) if samples > 1 else None
         for block, (keys, values) in zip(self.expert_blocks, caches, strict=True):
             y = block(y, keys, values, bias)
         features: Tensor = self.expert_norm(y.view(batch, samples, chunk + 1, -1)[:, :, 1:])
@@ -67,77 +80,40 @@ class FlowNetwork(TinyNetwork):
         velocity: Tensor = self.action_out_proj(self.features(x, time, state, caches))
         return velocity
 
-    def predict(self, x: Tensor, time: Tensor, state: Tensor, caches: list[KeyValue]) -> flow.Prediction:
+    # --- as a flow model ------------------------------------------------------------------------
+
+    def context(self, observation: Arrays, prefix: Prefix = ()) -> TinyContext:
+        """Prefix and proprioception of observations."""
+        caches, pooled = self._complete(prefix, observation)
+        return TinyContext(caches, pooled, self._state(observation), observation)
+
+    def predict(self, x: Tensor, time: Tensor, context: TinyContext) -> flow.Prediction:
         """Velocity and, for ``method: noise``, the noise net's output, each [B, M, C, A]."""
-        features = self.features(x, time, state, caches)
+        features = self.features(x, time, context.state, context.caches)
         raw = self.noise_net(features) if self.settings.method == "noise" else None
         return self.action_out_proj(features), raw
 
-    @torch.inference_mode()
-    def act(self, observation: Arrays, keys: tuple[NoiseKey, ...], explore: bool) -> Arrays:
-        """Action records by ``record_spec`` name for raw observations [B, ...].
+    def value_of(self, context: TinyContext) -> Tensor:
+        """V(s) [B]."""
+        return self._value(context.pooled, context.state, context.observation)
 
-        The prefix is computed once for all denoise steps. Noise comes from ``keys`` alone, so a
-        record does not depend on the batch it was computed in (up to float rounding).
-        """
-        settings, law = self.settings, self.law
-        caches, pooled = self._encode(observation)
-        state = self._state(observation)
-        shape = (self.interface.chunk, self.interface.action_dim)
-        noise = draw_flow_noise(keys, shape, law.starts, law.window)
-        start = self._tensor(noise.index).long()
+    def to_env(self, chunk: Tensor, observation: Arrays) -> npt.NDArray[np.float32]:
+        """[B, C, A] in env units."""
+        return as_array(self.settings.action_scale * self.action_normaliser.restore(chunk))
 
-        def network(x: Tensor, time: Tensor) -> flow.Prediction:
-            velocity, raw = self.predict(x[:, None], time[:, None], state, caches)
-            return velocity[:, 0], None if raw is None else raw[:, 0]
+    def from_env(self, actions: npt.NDArray[np.float32], observation: Arrays) -> tuple[Tensor, Tensor]:
+        """Normalised [B, C, A], all of it known."""
+        known = torch.ones(self.flow_shape, dtype=torch.bool, device=self.device)
+        return self.action_normaliser.normalise(self.tensor(actions)), known
 
-        initial, step_noise = self._tensor(noise.initial), self._tensor(noise.step)
-        chain = flow.sample(network, initial, step_noise, start, law, explore=explore)
-        log_prob, _ = law.log_prob(chain.points, chain.prediction, start)
-        stored = {PREFIX: as_array(self._pack(caches, pooled))} if settings.store_prefix else {}
-        return {
-            **stored,
-            "action": as_array(settings.action_scale * self.action_normaliser.restore(chain.final)),
-            "chain": as_array(chain.points),
-            "step_index": noise.index,
-            "log_prob": as_array(self.reduction(log_prob)),
-            "value": as_array(self._value(pooled, state, observation)),
-        }
-
-    def evaluate(self, prefix: Prefix, observation: Arrays, record: Arrays) -> Evaluation:
-        """Log-prob (by ratio level), entropy (zeros but for ``noise``) and value [B] of stored records."""
-        caches, pooled = self._complete(prefix, observation)
-        state = self._state(observation)
-        chain = self._tensor(record["chain"])
-        start = self._tensor(record["step_index"]).long()
-        time = flow.times(self.law.indices(start), self.law.steps)
-        prediction = self.predict(chain[:, :-1], time, state, caches)
-        log_prob, entropy = self.law.log_prob(chain, prediction, start)
-        return Evaluation(
-            log_prob=self.reduction(log_prob),
-            entropy=self.reduction.of_chunk(entropy),
-            value=self._value(pooled, state, observation),
-        )
-
-    def imitation_loss(
-        self, observation: Arrays, actions: npt.NDArray[np.float32], generator: torch.Generator
-    ) -> Tensor:
-        """Flow-matching loss of demonstrated chunks [B, C, A] in env units.
-
-        ``flow_samples`` noise samples share each prefix. Flow time follows t = u^(2/3), the
-        density of Beta(1.5, 1) that π0 trains with (more weight near the noise end).
-        """
-        caches, _ = self._encode(observation)
-        target = self.action_normaliser.normalise(self._tensor(actions))[:, None]
-        shape = (len(actions), self.settings.flow_samples, *target.shape[2:])
-        noise = torch.randn(shape, generator=generator).to(self.device)
-        uniform = torch.rand(shape[:2], generator=generator).to(self.device)
-        time = 0.001 + 0.999 * uniform ** (2.0 / 3.0)
-        x, goal = flow.imitation_pair(target, noise, time)
-        return F.mse_loss(self.velocity(x, time, self._state(observation), caches).float(), goal)
+    def stored(self, context: TinyContext) -> dict[str, npt.NDArray[Any]]:
+        """The prefix, where the settings say so."""
+        if not self.settings.store_prefix:
+            return {}
+        return {PREFIX: as_array(self._pack(context.caches, context.pooled))}
 
 
-def _own_sample_only(samples: int, tokens: int, like: Tensor) -> Tensor:
+def _apart(samples: int, tokens: int, like: Tensor) -> Tensor:
     """[M·Q, M·Q]: 0 inside a flow sample, −inf between different ones."""
-    sample = torch.arange(samples, device=like.device).repeat_interleave(tokens)
-    return torch.where(sample[:, None] == sample[None], 0.0, float("-inf")).to(like.dtype)
+    own = own_sample_only(samples, tokens, like.device)
+    return torch.where(own, 0.0, float("-inf")).to(like.dtype)

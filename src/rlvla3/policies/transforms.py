@@ -11,6 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from rlvla3.errors import UserError
+from rlvla3.transforms.statistics import Statistics
+
 Mode = Literal["mean_std", "quantile"]
 
 _TINY = 1e-6
@@ -59,6 +62,26 @@ class Normaliser(nn.Module):
             )
         self.shift.copy_(torch.from_numpy(shift))
         self.scale.copy_(torch.from_numpy(np.where(constant, 1.0, scale)))
+
+    def use(self, statistics: Statistics, name: str) -> None:
+        """Take over statistics that were computed elsewhere; more dimensions than these are cut where the
+        rest is padding (never varies).
+
+        Raises:
+            UserError: they are of fewer dimensions, or of more that vary.
+        """
+        shift, scale = statistics.shift_and_scale()
+        size = len(self.shift)
+        padding = np.asarray(statistics.second[size:], np.float64)
+        if statistics.mode == "quantile":
+            padding = padding - np.asarray(statistics.first[size:], np.float64)
+        if statistics.size < size or np.abs(padding).max(initial=0.0) > _TINY:
+            raise UserError(
+                f"the weights' statistics of the {name} have {statistics.size} dimensions, this simulator's "
+                f"{name} has {size}; choose the simulator set-up that they were trained for"
+            )
+        self.shift.copy_(torch.from_numpy(shift[:size]))
+        self.scale.copy_(torch.from_numpy(scale[:size]))
 
     def normalise(self, values: Tensor) -> Tensor:
         """Raw → normalised, float32."""

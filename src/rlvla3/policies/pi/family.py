@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rlvla3.errors import UserError
@@ -15,11 +16,26 @@ from rlvla3.settings import Settings
 
 if TYPE_CHECKING:
     from rlvla3.policies.pi.network import PiNetwork
+    from rlvla3.policies.pretrained.layouts import Published
+
+
+def check_family(found: Published, family: str) -> None:
+    """Refuse weights of another family.
+
+    Raises:
+        UserError: with the kind that fits.
+    """
+    if found.family and found.family != family:
+        raise UserError(
+            f"policy.kind = {family}: {found.folder} has weights of {found.family}; set "
+            f"policy.kind={found.family}, or give another folder"
+        )
 
 
 class Pi0:
     """π0."""
 
+    family: ClassVar[str] = "pi0"
     Settings: ClassVar[type[Settings]] = Pi0Settings
 
     def __init__(self, settings: PiSettings, interface: PolicyInterface) -> None:
@@ -59,7 +75,33 @@ class Pi0:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            if self.settings.pretrained:
+                return self._pretrained(device)
             network = self._network()(self.settings, self.sizes, self.interface, self.processing)
+        return network.to(device)
+
+    def _pretrained(self, device: str) -> PiNetwork:
+        """The network with a folder's weights, which are read once and never held twice.
+
+        Raises:
+            UserError: the folder does not fit.
+        """
+        import torch
+
+        from rlvla3.policies.pi.naming import NAMES
+        from rlvla3.policies.pretrained.layouts import find_published
+        from rlvla3.policies.pretrained.loading import base_of_adapter, load_published
+        from rlvla3.policies.pretrained.statistics import published_statistics
+
+        found = find_published(Path(self.settings.pretrained).expanduser())
+        base = base_of_adapter(found) if found.layout == "peft" else found
+        check_family(base, self.family)
+        with torch.device("meta"):
+            network = self._network()(self.settings, self.sizes, self.interface, self.processing)
+        network.add_own()
+        load_published(network, found.folder, NAMES, device)
+        mode, asset = self.settings.normalisation, self.settings.statistics
+        network.use_statistics(published_statistics(base, mode, asset))
         return network.to(device)
 
     @staticmethod
@@ -72,6 +114,7 @@ class Pi0:
 class Pi05(Pi0):
     """π0.5."""
 
+    family: ClassVar[str] = "pi05"
     Settings: ClassVar[type[Settings]] = Pi05Settings
 
     @staticmethod

@@ -6,6 +6,7 @@ proprioception, then H actions), W and E widths of language model and expert, K 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from rlvla3.policies.pi.settings import PiSettings
 from rlvla3.policies.pi.sizes import PiSizes
 from rlvla3.policies.publishing import NOISE_NET, VALUE_HEAD
 from rlvla3.policies.transforms import Normaliser
+from rlvla3.transforms.statistics import Statistics
 
 EXPERT_PARTS = ("paligemma_with_expert.gemma_expert.", "action_", "state_proj.", "time_mlp_", NOISE_NET)
 LANGUAGE_PARTS = ("paligemma_with_expert.paligemma.model.language_model.",)
@@ -63,13 +65,18 @@ class PiNetwork(FlowModel[PiContext]):
         self.action_in_proj = nn.Linear(sizes.action_width, sizes.expert.width)
         self.action_out_proj = nn.Linear(sizes.expert.width, sizes.action_width)
         self.add_projections()
+        self.add_own()
+        shape = (processing.horizon, sizes.action_width)
+        self.set_flow(settings, shape, (interface.chunk, processing.action_size))
+
+    def add_own(self) -> None:
+        """Make what no published folder has: heads for reinforcement learning, and statistics."""
+        settings, sizes = self.settings, self.sizes
         self.value_head = ValueHead(self.value_inputs, sizes.value_head)
         if settings.method == "noise":
             self.noise_net = NoiseNet(sizes.expert.width, sizes.action_width)
-        self.state_normaliser = Normaliser(max(1, processing.state_size), settings.normalisation)
-        self.action_normaliser = Normaliser(processing.action_size, settings.normalisation)
-        shape = (processing.horizon, sizes.action_width)
-        self.set_flow(settings, shape, (interface.chunk, processing.action_size))
+        self.state_normaliser = Normaliser(max(1, self.processing.state_size), settings.normalisation)
+        self.action_normaliser = Normaliser(self.processing.action_size, settings.normalisation)
 
     # --- what the families differ in --------------------------------------------------------
 
@@ -228,6 +235,18 @@ class PiNetwork(FlowModel[PiContext]):
         """``fit_processors`` from demonstration arrays: observation fields [M, ...], actions [M, C, A]."""
         said = self.processing.from_env(actions, observation)[:, : self.interface.chunk]
         self.fit_processors(self.processing.state(observation), said.astype(np.float32))
+
+    def use_statistics(self, statistics: Mapping[str, Statistics]) -> None:
+        """Take the statistics of ``state`` and ``action`` that weights were trained with.
+
+        Raises:
+            UserError: they are of another number of dimensions than this simulator has.
+        """
+        parts = {"state": self.state_normaliser, "action": self.action_normaliser}
+        if not self.processing.state_size:
+            del parts["state"]
+        for what, normaliser in parts.items():
+            normaliser.use(statistics[what], what)
 
     def normalisation(self) -> dict[str, str]:
         """Hash of mode and statistics, for fingerprints."""

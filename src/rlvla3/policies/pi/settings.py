@@ -27,6 +27,10 @@ class PiSettings(FlowSettings):
     only fit weights that were trained with them."""
     normalisation: Literal["mean_std", "quantile"] = "mean_std"
     """Statistics that normalise proprioception and actions."""
+    pretrained: str = ""
+    """Folder of published weights (docs/pretrained.md) to begin with; empty: random ones."""
+    statistics: str = ""
+    """Data set whose statistics are taken, where ``pretrained`` has those of several."""
     train: Literal["expert", "language", "all"] = "expert"
     """What reinforcement learning trains: the action expert and its projections; the language model as well;
     or all of it. The value head always trains."""
