@@ -170,3 +170,31 @@ def test_a_longer_horizon_is_denoised_and_not_executed(family):
     target, known = model.from_env(actions, observations(2))
     assert target.shape == (2, 8, 8)
     assert known[:5, :7].all() and not known[5:].any() and not known[:, 7:].any()
+
+
+@families
+@pytest.mark.parametrize("settings", [{}, {"method": "noise"}, {"train": "all"}])
+def test_shapes_and_counts_are_known_without_the_network(family, settings):
+    policy = FAMILIES[family](FAMILIES[family].Settings(size="tiny", **settings), INTERFACE)
+    model = policy.build("cpu", 0)
+    assert policy._shapes() == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    whole, trained = policy.weight_counts(0, ())
+    assert whole == sum(p.numel() for p in model.parameters())
+    assert trained == sum(p.numel() for _, p in model.trainable("reinforcement"))
+    layers = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    assert set(policy.linear_layers()) == layers
+
+
+@families
+def test_adapters_are_counted_and_train(family):
+    from rlvla3.policies.building import build_model
+    from rlvla3.policies.settings import LoraSettings, ModelSettings
+
+    policy = FAMILIES[family](FAMILIES[family].Settings(size="tiny"), INTERFACE)
+    lora = LoraSettings(rank=4, targets=("q_proj", "v_proj"))
+    model = build_model(policy, ModelSettings(lora=lora), "cpu", 0, "train")
+    whole, trained = policy.weight_counts(4, lora.targets)
+    assert trained == sum(p.numel() for _, p in model.trainable("reinforcement"))
+    assert whole - trained == sum(p.numel() for p in policy.build("cpu", 0).parameters()) - sum(
+        p.numel() for n, p in policy.build("cpu", 0).named_parameters() if n.startswith("value_head")
+    )

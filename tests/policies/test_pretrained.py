@@ -1,4 +1,4 @@
-"""Folders of published weights: lerobot's (written by lerobot itself), openpi's, adapters; and what is refused."""
+"""Folders of published weights: lerobot's (written by lerobot itself), openpi's, adapters; refusals."""
 
 import json
 import shutil

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived
 from rlvla3.learner.settings import ReinforcementSettings
+from rlvla3.policies.api import CountsWeights
 from rlvla3.policies.tiny import architecture
 
 _MIB = 2**20
@@ -80,6 +81,9 @@ def _weights_mib(assembly: Assembly) -> tuple[float, float, str]:
     if policy.kind == "emulated":
         weights = 4 * policy.options.weight_count / _MIB
         return weights, weights, "counted"
+    if isinstance(assembly.policy, CountsWeights):
+        whole, trained = assembly.policy.weight_counts(policy.lora.rank, policy.lora.targets)
+        return 4 * whole / _MIB, 4 * trained / _MIB, "counted"
     if policy.kind != "tiny":
         return 0.0, 0.0, "unknown before the policy is built"
     sizes = architecture(policy.options)

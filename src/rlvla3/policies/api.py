@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -134,6 +134,17 @@ class Policy(Protocol):
 
     def build(self, device: str, seed: int) -> PolicyModel:
         """Build the network with freshly initialised weights (imports torch)."""
+        ...
+
+
+@runtime_checkable
+class CountsWeights(Protocol):
+    """A policy that knows how many numbers its model's weights are before that is built."""
+
+    def weight_counts(self, lora_rank: int, lora_targets: Sequence[str]) -> tuple[int, int]:
+        """Numbers of all weights, and of those that reinforcement learning trains; adapters of this rank
+        (0: none) in layers that match these regular expressions (none: all that would train) count in
+        both."""
         ...
 
 

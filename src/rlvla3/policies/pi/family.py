@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,6 +12,7 @@ from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.policies.api import PolicyInterface
 from rlvla3.policies.flow_settings import check_law, record_of_flow
+from rlvla3.policies.pi import shapes
 from rlvla3.policies.pi.processing import Processing
 from rlvla3.policies.pi.settings import Pi0Settings, Pi05Settings, PiSettings
 from rlvla3.policies.pi.sizes import PRESETS
@@ -63,6 +67,35 @@ class Pi0:
         """The executed actions and the stochastic part of the denoise chain."""
         executed = (self.interface.chunk, self.interface.action_dim)
         return record_of_flow(self.settings, executed, (self.processing.horizon, self.sizes.action_width))
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict(shapes.parameters(self.settings, self.sizes, adaptive=self.family == "pi05"))
+
+    def _trains(self, name: str) -> bool:
+        """Whether reinforcement learning trains a parameter where there are no adapters."""
+        return name.startswith((shapes.VALUE_HEAD, *shapes.PARTS[self.settings.train]))
+
+    def linear_layers(self) -> Mapping[str, bool]:
+        """Names of the network's linear layers, and whether reinforcement learning trains them."""
+        return {
+            name.removesuffix(".weight"): self._trains(name) and not name.startswith(shapes.VALUE_HEAD)
+            for name, shape in self._shapes().items()
+            if shapes.is_linear(name, shape)
+        }
+
+    def weight_counts(self, lora_rank: int, lora_targets: Sequence[str]) -> tuple[int, int]:
+        """Numbers of all weights, and of those that train."""
+        found = self._shapes()
+        whole = sum(map(prod, found.values()))
+        if not lora_rank:
+            return whole, sum(prod(shape) for name, shape in found.items() if self._trains(name))
+        layers = [name for name, trains in self.linear_layers().items() if trains]
+        chosen = [n for n in layers if not lora_targets or any(re.search(t, n) for t in lora_targets)]
+        adapters = sum(
+            min(lora_rank, *found[f"{name}.weight"]) * sum(found[f"{name}.weight"]) for name in chosen
+        )
+        heads = sum(prod(shape) for name, shape in found.items() if name.startswith(shapes.VALUE_HEAD))
+        return whole + adapters, adapters + heads
 
     def build(self, device: str, seed: int) -> PiNetwork:
         """Build the network; equal seeds give equal weights.

@@ -23,15 +23,11 @@ from rlvla3.policies.flow_model import FlowModel, own_sample_only
 from rlvla3.policies.pi.modules import PaligemmaWithExpert
 from rlvla3.policies.pi.processing import Processing, Tokens
 from rlvla3.policies.pi.settings import PiSettings
+from rlvla3.policies.pi.shapes import PARTS
 from rlvla3.policies.pi.sizes import PiSizes
 from rlvla3.policies.publishing import NOISE_NET, VALUE_HEAD
 from rlvla3.policies.transforms import Normaliser
 from rlvla3.transforms.statistics import Statistics
-
-EXPERT_PARTS = ("paligemma_with_expert.gemma_expert.", "action_", "state_proj.", "time_mlp_", NOISE_NET)
-LANGUAGE_PARTS = ("paligemma_with_expert.paligemma.model.language_model.",)
-PARTS = {"expert": EXPERT_PARTS, "language": (*EXPERT_PARTS, *LANGUAGE_PARTS), "all": ("",)}
-"""Beginnings of the names that each choice of ``train`` lets change."""
 
 
 @dataclass(frozen=True, slots=True)
