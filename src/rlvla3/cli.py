@@ -46,6 +46,7 @@ def path(text: str | Path) -> Path:
 
 
 Split = Literal["train", "held_out", "demonstration"]
+Layout = Literal["own", "lerobot", "openpi"]
 _PATH: Any = {"parser": path}
 
 
@@ -274,12 +275,15 @@ def export(
     newest: Annotated[
         bool, typer.Option("--newest", help="The newest weights, not the averaged ones.")
     ] = False,
+    layout: Annotated[
+        Layout, typer.Option(help="own, or as other systems read it: lerobot, openpi.")
+    ] = "own",
+    allow_code: AllowCode = False,
 ) -> None:
     """Write a policy's weights, with all that is needed to use them, as a folder of its own."""
-    from rlvla3.learner import checkpoint
+    from rlvla3.commands import exporting
 
-    checkpoint.export(source, folder, averaged=not newest)
-    typer.echo(f"{folder}: written from {checkpoint.find(source)}")
+    exporting.command(source, folder, averaged=not newest, layout=layout, allow_code=allow_code)
 
 
 @app.command()

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 from fixture_weights import weight
+from pi_worlds import FAMILIES as PI
+from pi_worlds import INTERFACE, build, observations
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as torch_load
+from safetensors.torch import save_file as torch_save
+from test_pi import taught
 from test_pi_reference import FAMILIES, FIXTURES, SIZES, Given
 
 from rlvla3.errors import UserError
@@ -17,6 +22,7 @@ from rlvla3.policies.pi.naming import NAMES
 from rlvla3.policies.pretrained.layouts import find_published
 from rlvla3.policies.pretrained.loading import load_published
 from rlvla3.policies.pretrained.statistics import published_statistics
+from rlvla3.policies.pretrained.writing import write_published
 
 MODES = {"pi0": "mean_std", "pi05": "quantile"}
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -197,3 +203,57 @@ def test_statistics_of_another_simulator_are_refused():
         UserError, match="statistics of the state have 6 dimensions, this simulator's state has 5"
     ):
         network.use_statistics(found)
+
+
+@families
+@pytest.mark.parametrize("layout", ["lerobot", "openpi"])
+def test_an_export_is_read_back_bit_by_bit(family, layout, tmp_path):
+    first = taught(build(family))
+    actions = np.random.default_rng(3).normal(size=(8, 5, 7)).astype(np.float32)
+    first.fit_processors_to(observations(8), actions)
+    policy = PI[family](PI[family].Settings(size="tiny"), INTERFACE)
+    folder = tmp_path / "out"
+    write_published(folder, policy.exported(first.arrays()), layout)
+    found = find_published(folder)
+    assert (found.layout, found.family) == (layout, family)
+    settings = PI[family].Settings(size="tiny", pretrained=str(folder))
+    second = PI[family](settings, INTERFACE).build("cpu", 5)
+    own, read = first.arrays(), second.arrays()
+    assert own.keys() == read.keys()
+    for name in own:
+        if name.startswith(("state_normaliser", "action_normaliser")):
+            np.testing.assert_allclose(read[name], own[name], rtol=1e-5, atol=1e-6)
+        elif not name.startswith("value_head"):
+            np.testing.assert_array_equal(read[name], own[name], err_msg=name)
+    with pytest.raises(UserError, match="exists already; give a new folder"):
+        write_published(folder, policy.exported(first.arrays()), layout)
+
+
+def test_an_export_carries_types_and_what_it_does_not_use(tmp_path):
+    start = tmp_path / "start"
+    start.mkdir()
+    network = build("pi0")
+    embedding = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
+    output = "paligemma_with_expert.paligemma.lm_head.weight"
+    unused = "paligemma_with_expert.gemma_expert.lm_head.weight"
+    tensors = {f"model.{n}": p.detach().bfloat16() for n, p in body(network).items()}
+    tensors[f"model.{output}"] = tensors[f"model.{embedding}"].clone()
+    tensors[f"model.{unused}"] = torch.arange(6.0).bfloat16().view(3, 2)
+    torch_save(tensors, start / "model.safetensors")
+    policy = PI["pi0"](PI["pi0"].Settings(size="tiny"), INTERFACE)
+    stats = policy.exported(network.arrays())
+    write_published(tmp_path / "with", stats, "lerobot")
+    for file in (tmp_path / "with").glob("*.json"):
+        shutil.copy(file, start)
+    shutil.copy(next((tmp_path / "with").glob("policy_*.safetensors")), start)
+    policy = PI["pi0"](PI["pi0"].Settings(size="tiny", pretrained=str(start)), INTERFACE)
+    arrays = policy.build("cpu", 0).arrays()
+    arrays[embedding] = arrays[embedding] + 1.0
+    write_published(tmp_path / "out", policy.exported(arrays), "lerobot")
+    written = torch_load(tmp_path / "out" / "model.safetensors")
+    assert written.keys() == tensors.keys()
+    for name, tensor in written.items():
+        assert tensor.dtype == torch.bfloat16
+        changed = embedding in name or output in name
+        assert torch.equal(tensor, tensors[name]) != changed, name
+    assert torch.equal(written[f"model.{output}"], written[f"model.{embedding}"])

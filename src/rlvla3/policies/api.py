@@ -149,6 +149,15 @@ class CountsWeights(Protocol):
 
 
 @runtime_checkable
+class Exports(Protocol):
+    """A policy whose weights can be written in a published layout."""
+
+    def exported(self, weights: Arrays) -> Any:
+        """What is written of the model's ``arrays()``: ``policies.pretrained.writing.Exported``."""
+        ...
+
+
+@runtime_checkable
 class NamesLayers(Protocol):
     """A policy that knows the layers of its model before that is built, so that ``policy.lora`` can be
     checked without torch."""

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
@@ -21,6 +23,7 @@ from rlvla3.settings import Settings
 if TYPE_CHECKING:
     from rlvla3.policies.pi.network import PiNetwork
     from rlvla3.policies.pretrained.layouts import Published
+    from rlvla3.policies.pretrained.writing import Exported
 
 
 def check_family(found: Published, family: str) -> None:
@@ -136,6 +139,43 @@ class Pi0:
         mode, asset = self.settings.normalisation, self.settings.statistics
         network.use_statistics(published_statistics(base, mode, asset))
         return network.to(device)
+
+    def exported(self, weights: Mapping[str, npt.NDArray[Any]]) -> Exported:
+        """What ``rlvla3 export --layout`` writes of the network's weights.
+
+        Raises:
+            UserError: the folder that the policy began with is not there any more.
+        """
+        from rlvla3.policies.pi.naming import NAMES
+        from rlvla3.policies.pretrained.layouts import find_published
+        from rlvla3.policies.pretrained.loading import base_of_adapter
+        from rlvla3.policies.pretrained.writing import Exported
+
+        mode = self.settings.normalisation
+        source = (
+            find_published(Path(self.settings.pretrained).expanduser()) if self.settings.pretrained else None
+        )
+        if source is not None and source.layout == "peft":
+            source = base_of_adapter(source)
+        parts = ("state", "action") if self.processing.state_size else ("action",)
+        ends = {
+            part: (weights[f"{part}_normaliser.{mode}_shift"], weights[f"{part}_normaliser.{mode}_scale"])
+            for part in parts
+        }
+        return Exported(
+            family=self.family,
+            weights={name: array for name, array in weights.items() if not name.startswith(NAMES.own)},
+            mode=mode,
+            statistics=ends,
+            cameras=self.settings.cameras,
+            image_size=self.sizes.vision.image,
+            horizon=self.processing.horizon,
+            executed=self.interface.chunk,
+            state_width=self.sizes.state_width,
+            action_width=self.sizes.action_width,
+            tied=NAMES.tied,
+            source=source,
+        )
 
     @staticmethod
     def _network() -> type[PiNetwork]:
