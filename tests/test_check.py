@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvla3.assembly import Assembly
+from rlvla3.checking import machine
 from rlvla3.checking.derived import derived
 from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
@@ -16,6 +17,7 @@ from rlvla3.cli import main
 from rlvla3.commands.checking import read_costs
 from rlvla3.config import Config, load_config
 from rlvla3.costs import Costs
+from rlvla3.devices import has_cuda
 from rlvla3.errors import UserError
 from rlvla3.prediction import predict
 
@@ -364,7 +366,7 @@ def _runs_exactly(whole: Assembly) -> None:
 
 def missing(recipe: str, *overrides: str) -> dict[str, str]:
     made = Assembly(load_config(recipe, list(overrides)))
-    return {finding.field: finding.text for finding in lacking(made.config, derived(made))}
+    return {finding.field: finding.text for finding in lacking(made.config, made.spec, derived(made))}
 
 
 def test_what_this_machine_lacks() -> None:
@@ -374,6 +376,19 @@ def test_what_this_machine_lacks() -> None:
         in missing("reach", "simulator.envs=100000", "simulator.slots=10000")["memory"]
     )
     assert "MiB left" in missing("reach", "policy.options.width=8192", "policy.options.layers=256")["memory"]
+
+
+def test_a_simulators_device_is_like_any_other() -> None:
+    gpu = ("simulator.options.backend=gpu", "simulator.slots=1", "generator.max_batch_size=8")
+    asked = "simulator.options.backend"
+    made = Assembly(load_config("maniskill", list(gpu)))
+    found = {f.field: f.text for f in machine.simulator_device(made.config, made.spec)}
+    assert (asked in found) != has_cuda()
+    assert has_cuda() or found[asked].startswith("gpu needs a CUDA device, and torch sees none here")
+    elsewhere = made.config.model_copy(
+        update={"simulator": made.config.simulator.model_copy(update={"python": "/elsewhere/bin/python"})}
+    )
+    assert not list(machine.simulator_device(elsewhere, made.spec))
 
 
 @pytest.mark.parametrize("field", ["generator.device", "trainer.device"])

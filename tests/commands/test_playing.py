@@ -10,10 +10,12 @@ from refusals import refused
 
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
+from rlvla3.commands.playing import configuration
 from rlvla3.config import Config, load_config
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.policies.building import build_model
+from rlvla3.simulators.libero_tasks import SUITES
 from rlvla3.video import read_video
 
 REACH = ("simulator.options.step_limits=6", "simulator.options.limit_is=terminated")
@@ -140,6 +142,31 @@ def test_an_env_that_cannot_be_drawn_leaves_an_older_video(
     line = refused(capsys, "play", "gymnasium", "Pendulum-v1", undrawn, "--policy", "random")
     assert "draws no pictures" in line
     assert Path("play.mp4").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("simulator", ["libero", "libero.yaml"])
+def test_a_number_chooses_the_task_where_settings_take_numbers(simulator: str) -> None:
+    Path("libero.yaml").write_text("extends: libero\n")
+    goal = SUITES["libero_goal"]
+    named = configuration(simulator, goal[7], ["simulator.options.suite=libero_goal"])
+    for overrides in ([], ["simulator.options.tasks=[1, 2]"]):
+        numbered = configuration(simulator, "7", ["simulator.options.suite=libero_goal", *overrides])
+        assert numbered.simulator.options.names == named.simulator.options.names == (goal[7],)
+
+
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        ("10", "10 is outside 0…9; use numbers of these, or names (rlvla3 envs libero lists both)"),
+        (
+            "turn_on_the_stove",
+            "is no task of suite libero_spatial; it is one of suite libero_goal: set suite",
+        ),
+        ("juggle", "'juggle' is no task of simulator libero; rlvla3 envs libero lists them"),
+    ],
+)
+def test_a_task_of_libero_that_is_not_there(task: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert line in refused(capsys, "play", "libero", task)
 
 
 @pytest.mark.metaworld

@@ -5,15 +5,22 @@ from collections.abc import Iterator, Sequence
 
 from rlvla3.checking.findings import Derived, Finding
 from rlvla3.config import Config
-from rlvla3.devices import missing_device
+from rlvla3.devices import has_cuda, missing_device
 from rlvla3.doctor import usable_memory
+from rlvla3.simulators.api import SimulatorSpec
 
 _MIB = 2**20
 
 
-def lacking(config: Config, numbers: Sequence[Derived]) -> list[Finding]:
-    """Everything that is missing here. ``numbers``: what follows from the configuration."""
-    return [*_memory(numbers), *_devices(config), *_packages(config)]
+def lacking(config: Config, spec: SimulatorSpec, numbers: Sequence[Derived]) -> list[Finding]:
+    """Everything that is missing here.
+
+    Args:
+        config: the whole configuration.
+        spec: of its simulator.
+        numbers: what follows from the configuration.
+    """
+    return [*_memory(numbers), *_devices(config), *simulator_device(config, spec), *_packages(config)]
 
 
 def _memory(numbers: Sequence[Derived]) -> Iterator[Finding]:
@@ -35,6 +42,17 @@ def _devices(config: Config) -> Iterator[Finding]:
         fault = missing_device(device)
         if fault:
             yield Finding(field=field, text=f"{device}: {fault}; use auto or cpu")
+
+
+def simulator_device(config: Config, spec: SimulatorSpec) -> Iterator[Finding]:
+    """The device that a simulator's envs need, if it is not here; no other environment is asked."""
+    if spec.needs_cuda and not config.simulator.python and not has_cuda():
+        option, _, value = spec.needs_cuda.partition("=")
+        yield Finding(
+            field=f"simulator.options.{option}",
+            text=f"{value} needs a CUDA device, and torch sees none here; use another machine, or leave "
+            "it out",
+        )
 
 
 def _packages(config: Config) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from rlvla3.assembly import Assembly
 from rlvla3.checking.derived import evaluations
 from rlvla3.checking.findings import Finding, changed
 from rlvla3.checking.learning import learning
+from rlvla3.checking.simulating import simulating
 from rlvla3.config import Config
 from rlvla3.costs import Costs
 
@@ -14,6 +15,7 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     """Everything worth a warning on a machine of so many cores. ``costs``: the machine's, where they
     are known."""
     found = [finding for rule in _RULES for finding in rule(assembly.config)]
+    found += simulating(assembly)
     found += _starts(assembly)
     found += _trainers(assembly)
     found += _rounds(assembly)

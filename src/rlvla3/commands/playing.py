@@ -10,7 +10,7 @@ import typer
 
 from rlvla3.assembly import Assembly
 from rlvla3.commands.players import Player, player
-from rlvla3.commands.running import require_gl
+from rlvla3.commands.running import require_gl, require_simulator
 from rlvla3.config import RECIPES, Config, load_config
 from rlvla3.config_loading import Branch, build, did_you_mean, override, parse, recipe_names
 from rlvla3.config_loading.types import is_list
@@ -23,6 +23,9 @@ from rlvla3.simulators.chunking import SerialBatch, chunk_step
 from rlvla3.simulators.packages import PACKAGES
 from rlvla3.simulators.registry import BUILT_IN, simulator_class
 from rlvla3.video import VideoWriter
+
+_FEW = 10
+"""Tasks whose names fit into one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ def command(
         raise UserError(
             f"{task}: an episode has no end of its own; give it one with simulator.options.step_limits=100"
         )
+    require_simulator(assembly)
     require_gl(assembly)
     make_folder(out.parent)
     with guarded("simulator.kind", assembly.config.simulator.kind):
@@ -89,7 +93,7 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
     """
     of_kind = simulator in BUILT_IN or (":" in simulator and not Path(simulator).exists())
     if of_kind:
-        chosen = [*_choice(simulator, task, overrides), *overrides]
+        chosen = _chosen(simulator, task, overrides)
         tree = parse('{"simulator": {"kind": "synthetic"}}', "play")
         assert isinstance(tree, Branch)
         return build(Config, override(tree, [f"simulator.kind={simulator}", *chosen]), "play", {})
@@ -101,28 +105,44 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
     config = load_config(simulator, list(overrides))
     if task in Assembly(config, training=False).spec.tasks:
         return config
-    return load_config(simulator, [*_choice(config.simulator.kind, task, overrides), *overrides])
+    return load_config(simulator, _chosen(config.simulator.kind, task, overrides))
 
 
-def _choice(kind: str, task: str, overrides: Sequence[str]) -> list[str]:
-    """The override that chooses the task; none where the task is not known, or the user chose himself."""
+def _chosen(kind: str, task: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides with one that chooses the task; without where it is not known, or the user chose himself.
+
+    A number is the one task that is played, whatever else was chosen.
+    """
     package = PACKAGES.get(kind)
-    if package is None or (package.tasks and task not in package.names):
-        return []
+    if package is None:
+        return [*overrides]
     name = f"simulator.options.{package.plays}"
-    if any(text.replace(" ", "").startswith(f"{name}=") for text in overrides):
-        return []
+    if _is_number(kind, task):
+        return [*overrides, f"{name}=[{task}]"]
+    if (package.tasks and task not in package.names) or any(
+        text.replace(" ", "").startswith(f"{name}=") for text in overrides
+    ):
+        return [*overrides]
     field = simulator_class(kind).Settings.model_fields[package.plays]
-    return [f'{name}=["{task}"]' if is_list(field.annotation) else f"{name}={task}"]
+    return [f'{name}=["{task}"]' if is_list(field.annotation) else f"{name}={task}", *overrides]
+
+
+def _is_number(kind: str, task: str) -> bool:
+    """Whether a task's number in its suite is given in place of its name."""
+    return kind in PACKAGES and PACKAGES[kind].in_suites and task.isdecimal()
 
 
 def _index(task: str, assembly: Assembly) -> int:
     tasks = assembly.spec.tasks
+    if _is_number(assembly.config.simulator.kind, task):
+        return 0
     if task in tasks:
         return tasks.index(task)
     kind = assembly.config.simulator.kind
     names = PACKAGES[kind].names if kind in PACKAGES else ()
     hint = did_you_mean(task, list(dict.fromkeys((*tasks, *names))))
+    if len(names) > _FEW and hint.startswith("known"):
+        hint = f"rlvla3 envs {kind} lists them"
     raise UserError(f"{task!r} is no task of simulator {kind}; {hint}")
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import typer
 
 from rlvla3.assembly import Assembly
+from rlvla3.checking.machine import simulator_device
 from rlvla3.config import Config
 from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
 from rlvla3.elsewhere import interpreter
-from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.errors import EndedBySignal, UserError, refuse
 from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description
@@ -47,6 +48,16 @@ def sinks(config: Config, folder: RunFolder) -> Metrics:
     if config.log.tensorboard:
         found.append(TensorBoard(folder.tensorboard))
     return Metrics(found)
+
+
+def require_simulator(assembly: Assembly) -> None:
+    """Refuse a run whose Simulators could build no env, before any process starts.
+
+    Raises:
+        UserError: a package, a folder or a device that they need is not here, with the remedy.
+    """
+    assembly.require_simulator()
+    refuse(f"{found.field}: {found.text}" for found in simulator_device(assembly.config, assembly.spec))
 
 
 def require_gl(assembly: Assembly) -> None:
@@ -103,6 +114,7 @@ def train(
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
     """
     assembly = Assembly(config)
+    require_simulator(assembly)
     start = None
     kept = checkpoint.Kept(folder.checkpoints, config.checkpoint.keep)
     if resume and (kept.newest() or kept.best()):
@@ -199,6 +211,7 @@ def evaluate(
         EndedBySignal: a signal came before the last episode's end.
     """
     assembly = Assembly(config, training=False, videos=videos)
+    require_simulator(assembly)
     source = checkpoint.find(weights)
     checkpoint.verify(source)
     description = checkpoint.describe(source)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rlvla3 import run_folder
+from rlvla3.config_loading import did_you_mean
+from rlvla3.errors import UserError
 from rlvla3.simulators import mujoco_rendering
 from rlvla3.simulators.packages import PACKAGES, Package
 
@@ -45,13 +47,41 @@ class LibraryRow:
     """The command that installs it; empty where it is there."""
 
 
-def command(json: Path | None) -> None:
-    """Print both tables."""
+def command(simulator: str, json: Path | None) -> None:
+    """Print both tables, or the tasks of one simulator.
+
+    Raises:
+        UserError: there is no such simulator, or its tasks cannot be listed here.
+    """
+    if simulator:
+        _list(simulator, json)
+        return
     simulators, libraries = survey(), graphics()
     _show(simulators, libraries)
     if json is not None:
         rows = [asdict(row) | {"kind": "simulator"} for row in simulators]
         rows += [asdict(row) | {"kind": "library"} for row in libraries]
+        run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
+
+
+def _list(simulator: str, json: Path | None) -> None:
+    """Print the tasks of one simulator: with their numbers where these stand for names."""
+    if simulator not in PACKAGES:
+        raise UserError(f"{simulator!r} is no simulator; {did_you_mean(simulator, list(PACKAGES))}")
+    package = PACKAGES[simulator]
+    suites = package.listed()
+    if not suites:
+        raise UserError(
+            f"{simulator}: its tasks are {package.uncounted}, which it cannot list; "
+            f"give one as simulator.options.{package.plays}"
+        )
+    for suite, names in suites.items():
+        if suite:
+            typer.echo(f"suite {suite}")
+        for number, name in enumerate(names):
+            typer.echo(f"{number:>4}  {name}" if package.in_suites else name)
+    if json is not None:
+        rows = [{"suite": suite, "tasks": list(names)} for suite, names in suites.items()]
         run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
 
 
@@ -65,11 +95,18 @@ def _row(name: str, package: Package) -> SimulatorRow:
     return SimulatorRow(
         name=name,
         version=version,
-        tasks=str(len(package.names)) if package.tasks else package.uncounted,
+        tasks=_counted(package),
         observations=package.sees,
         graphics=package.graphics,
         install="" if version else package.command,
     )
+
+
+def _counted(package: Package) -> str:
+    if not package.tasks:
+        return package.uncounted
+    count = str(len(package.names))
+    return f"{count} in {len(package.suites)} suites" if package.in_suites else count
 
 
 def graphics() -> list[LibraryRow]:
@@ -117,4 +154,4 @@ def _show(simulators: Sequence[SimulatorRow], libraries: Sequence[LibraryRow]) -
     rows: list[SimulatorRow | LibraryRow] = [*simulators, *libraries]
     for missing in [row for row in rows if row.install]:
         typer.echo(f"to get {missing.name}: {missing.install}")
-    typer.echo("what really draws a frame: rlvla3 doctor")
+    typer.echo("the tasks of one: rlvla3 envs NAME; what really draws a frame: rlvla3 doctor")

@@ -1,8 +1,9 @@
 """Settings of the Gymnasium simulator."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlvla3.plugins import permit
 from rlvla3.settings import Settings
@@ -95,6 +96,15 @@ class GymnasiumSettings(TaskSettings):
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed from which the initial states of all splits are derived."""
 
+    @field_validator("expert")
+    @classmethod
+    def _known_expert(cls, expert: str) -> str:
+        if ":" in expert:
+            permit("expert", expert)
+        elif expert and expert not in EXPERTS:
+            raise ValueError(f"must be {', '.join(EXPERTS)} or module:attribute; it is {expert!r}")
+        return expert
+
     @model_validator(mode="after")
     def _fit(self) -> "GymnasiumSettings":
         if not (self.env_id or (self.tasks and all(task.env_id for task in self.tasks.values()))):
@@ -102,8 +112,6 @@ class GymnasiumSettings(TaskSettings):
         for name in (self.env_id, *(task.env_id for task in self.tasks.values())):
             if ":" in name:
                 permit("env_id", name)
-        if ":" in self.expert:
-            permit("expert", self.expert)
         if self.reward == "shaped" and not self.potential:
             raise ValueError(
                 "reward shaped needs a potential, which Gymnasium environments do not have by themselves; "
@@ -134,6 +142,26 @@ class GymnasiumSettings(TaskSettings):
                 instruction=task.instruction or self.instruction,
             )
         return whole
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """Entries that ``info`` must have at every sub-step, by the setting that names them."""
+        asked = {"potential": self.potential} if self.reward == "shaped" else {}
+        if self.success_threshold is not None:
+            asked["success_key"] = self.success_key
+        return {setting: name for setting, name in asked.items() if name != OWN_REWARD}
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """See ``TaskSettings``."""
+        yield from super().without_effect()
+        if self.reward != "shaped":
+            for name in ("potential", "potential_range"):
+                yield name, f"reward {self.reward} shapes nothing"
+        if self.image == "none":
+            yield "image_size", "there is no field image from image: render"
+        for name in ("env_id", "instruction"):
+            if self.tasks and all(getattr(task, name) for task in self.tasks.values()):
+                yield name, "each of tasks has its own"
 
     @property
     def _names(self) -> tuple[str, ...]:

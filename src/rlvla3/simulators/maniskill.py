@@ -5,7 +5,7 @@ ManiSkill is made of torch, so its Simulator processes are the ones that load it
 
 import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Literal
 
@@ -20,9 +20,10 @@ from rlvla3.simulators.ending import ending
 from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.maniskill_experts import ManiskillExpert
 from rlvla3.simulators.maniskill_meaning import meaning
-from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings
+from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings, check_assets
 from rlvla3.simulators.maniskill_tasks import ACTION_DIM, TASKS, WIDOWX_ACTION_DIM
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.packages import require
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, differing, load_reward
 from rlvla3.simulators.whole_batch import WholeBatch
 
 SPLITS = ("train", "held_out", "demonstration")
@@ -80,11 +81,17 @@ class ManiskillSettings(TaskSettings):
                 close = difflib.get_close_matches(task, TASKS, n=3, cutoff=0.5)
                 hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(TASKS)}"
                 raise ValueError(f"tasks: {task!r} is not a ManiSkill task that this adapter knows; {hint}")
-        if len(set(tasks)) < len(tasks):
-            raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
+        differing("tasks", tasks)
         if len({TASKS[task].robot for task in tasks}) > 1:
             raise ValueError(f"tasks must have the same robot; they are {', '.join(tasks)}")
         return tasks
+
+    @field_validator("cameras")
+    @classmethod
+    def _cameras_differ(
+        cls, cameras: tuple[Literal["scene", "hand"], ...]
+    ) -> tuple[Literal["scene", "hand"], ...]:
+        return differing("cameras", cameras)
 
     @model_validator(mode="after")
     def _fit(self) -> "ManiskillSettings":
@@ -116,6 +123,24 @@ class ManiskillSettings(TaskSettings):
                 "backend gpu: a reset of one env moves the targets of all others; use a control without "
                 "target, or backend: cpu"
             )
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """See ``TaskSettings``."""
+        yield from super().without_effect()
+        if self.privileged:
+            for name in ("image_size", "cameras", "view"):
+                yield name, "observation state has no images"
+        elif "scene" not in self.cameras:
+            yield "view", "the scene camera is not one of cameras"
+        if TASKS[self.tasks[0]].robot == "widowx":
+            yield "view", "the WidowX tasks' camera is that of a data set and stays where it is"
+            yield "control", "the WidowX has one control mode of its own"
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """One step limit for each task: ManiSkill's where none is given."""
+        given = super().limits
+        return tuple(limit or TASKS[task].limit for task, limit in zip(self.tasks, given, strict=True))
 
     @property
     def privileged(self) -> bool:
@@ -278,9 +303,7 @@ class Maniskill:
             action_dim=self._action_dim,
             tasks=s.tasks,
             instructions=tuple(TASKS[task].instruction for task in s.tasks),
-            step_limits=tuple(
-                limit or TASKS[task].limit for task, limit in zip(s.tasks, s.limits, strict=True)
-            ),
+            step_limits=s.limits,
             fingerprint={
                 "simulator": "maniskill",
                 "observation": s.observation,
@@ -294,12 +317,23 @@ class Maniskill:
             },
             meaning=meaning(s.tasks, scene.cameras, s.image_size, control=s.control, privileged=s.privileged),
             steps_together=s.backend == "gpu",
+            needs_cuda="backend=gpu" if s.backend == "gpu" else "",
         )
 
     @property
     def _action_dim(self) -> int:
         widowx = TASKS[self._settings.tasks[0]].robot == "widowx"
         return WIDOWX_ACTION_DIM if widowx else ACTION_DIM[self._settings.control]
+
+    def require(self) -> None:
+        """Make sure that ManiSkill and the tasks' assets are here.
+
+        Raises:
+            UserError: they are not, with the command that gets them.
+        """
+        require("maniskill")
+        for task in self._settings.tasks:
+            check_assets(task)
 
     def make(self) -> ManiskillEnv:
         """Build one environment; scenes are built at the first reset of each task."""

@@ -26,7 +26,8 @@ from rlvla3.simulators.metaworld_states import (
 )
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.packages import require
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, differing, load_reward
 from rlvla3.transforms.meaning import Gripper, Meaning, Numbers
 
 ACTION_DIM = 4
@@ -112,11 +113,19 @@ class MetaworldSettings(TaskSettings):
         for task in tasks:
             if task not in INSTRUCTIONS:
                 close = difflib.get_close_matches(task, INSTRUCTIONS, n=3, cutoff=0.5)
-                hint = f"did you mean {' or '.join(close)}?" if close else "names end in -v3"
+                hint = f"did you mean {' or '.join(close)}?" if close else "see rlvla3 envs metaworld"
                 raise ValueError(f"tasks: {task!r} is not a Meta-World v3 task; {hint}")
-        if len(set(tasks)) < len(tasks):
-            raise ValueError(f"tasks must differ; they are {', '.join(tasks)}")
-        return tasks
+        return differing("tasks", tasks)
+
+    @field_validator("cameras")
+    @classmethod
+    def _cameras_differ(cls, cameras: tuple[Any, ...]) -> tuple[Any, ...]:
+        return differing("cameras", cameras)
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """One step limit for each task: Meta-World's where none is given."""
+        return tuple(limit or OWN_STEP_LIMIT for limit in super().limits)
 
 
 def _version_of(package: str) -> str:
@@ -316,6 +325,14 @@ class Metaworld:
             meaning=_meaning(s),
             needs_gl=True,
         )
+
+    def require(self) -> None:
+        """Make sure that Meta-World is here.
+
+        Raises:
+            UserError: it is not, with the command that installs it.
+        """
+        require("metaworld")
 
     def make(self) -> MetaworldEnv:
         """Build one environment; models are loaded at the first reset of each task."""
