@@ -196,7 +196,15 @@ def test_a_member_is_told_what_was_asked(python: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("kind", ["synthetic", "libero", "maniskill"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "synthetic",
+        pytest.param("metaworld", marks=pytest.mark.metaworld),
+        pytest.param("libero", marks=pytest.mark.libero),
+        pytest.param("maniskill", marks=pytest.mark.maniskill),
+    ],
+)
 def test_a_built_in_simulator_there_is_as_here(kind: str, python: Path) -> None:
     here, there = adapter_class(kind), adapter_class(kind, str(python))
     assert there.Settings is here.Settings

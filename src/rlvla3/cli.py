@@ -203,19 +203,19 @@ def doctor(
 
 @app.command()
 def envs(
-    sim: Annotated[str, typer.Argument(help="List the tasks of this simulator instead.")] = "",
+    sim: Annotated[str, typer.Argument(help="List the tasks of this simulator.", show_default=False)] = "",
     json: Json = None,
 ) -> None:
-    """List the simulators: installed, missing, and the command that installs them."""
+    """List the simulators: installed, missing, and the command that installs them; or the tasks of one."""
     from rlvla3.commands import surveying
 
-    surveying.command(json, sim)
+    surveying.command(sim, json)
 
 
 @app.command()
 def play(
     sim: Annotated[str, typer.Argument(help="Simulator (see rlvla3 envs), module:attribute, or a recipe.")],
-    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    task: Annotated[str, typer.Argument(help="Name of the task, or its number (see rlvla3 envs SIM).")],
     overrides: Overrides = None,
     policy: Annotated[str, typer.Option(help="expert, random, or a run folder or checkpoint.")] = "expert",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, from consecutive initial states.")] = 1,

@@ -170,6 +170,24 @@ def test_an_environment_that_cannot_be_made_is_one_line(env_id, message):
     assert "env_id" in str(refusal.value) and len(str(refusal.value).splitlines()) == 1
 
 
+def test_an_entry_of_info_that_no_sub_step_has_is_refused_before_anything_starts():
+    for settings, name in (
+        ({"reward": "shaped", "potential": "far"}, "potential = 'far'"),
+        ({"success_key": "done", "success_threshold": 0.5}, "success_key = 'done'"),
+    ):
+        with pytest.raises(UserError, match=f"simulator.options.{name}: this environment's info has no such"):
+            _ = simulator(**settings).spec
+    assert simulator(reward="shaped", potential="place/x").spec.action_dim == 1
+    # What nobody reads at each sub-step may be missing.
+    assert simulator(success_key="done", potential="far").spec.action_dim == 1
+
+
+def test_without_a_step_limit_it_is_the_environments_own():
+    assert simulator().spec.step_limits == (0,)
+    assert simulator("Pendulum-v1").spec.step_limits == (200,)
+    assert simulator("Pendulum-v1", step_limits=30).spec.step_limits == (30,)
+
+
 def test_a_function_can_make_it_and_arguments_reach_it(make):
     env = make("gymnasium_worlds:blind", arguments={"goal": 3.0}, observation={"state": ["point/x"]})
     assert env.scene.env.goal == 3.0

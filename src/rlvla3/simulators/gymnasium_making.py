@@ -1,14 +1,17 @@
 """Building a Gymnasium environment from what a setting names. Gymnasium is imported here, when it is used."""
 
 import importlib
+import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rlvla3.errors import UserError
 from rlvla3.plugins import USERS_FAULTS, in_words
+from rlvla3.simulators.packages import ENVIRONMENTS
 
 NAMESPACES = ("gym_pusht", "gym_aloha", "gym_xarm")
 """Packages that register the ids of the namespace of their own name: imported without being named."""
@@ -83,6 +86,11 @@ def _drawing(creator: Any) -> dict[str, str]:
     return {"render_mode": _DRAWN}
 
 
+def own_step_limit(env: Any) -> int:
+    """Sub-steps after which the environment cuts an episode, as its registration says; 0: it does not say."""
+    return getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
+
+
 def draws(env: Any) -> bool:
     """Whether ``env.render()`` gives a picture."""
     return getattr(env, "render_mode", None) == _DRAWN
@@ -92,8 +100,9 @@ def _remedy(env_id: str) -> str:
     namespace, slash, _ = env_id.partition("/")
     if slash and ":" not in env_id and namespace not in NAMESPACES:
         return f"if a module registers it, name that too, as in {namespace}:{env_id}"
-    if namespace in NAMESPACES:
-        return f"is it installed? {namespace.replace('_', '-')}"
+    if namespace in NAMESPACES and importlib.util.find_spec(namespace) is None:
+        known = {package.module: package.command for package in ENVIRONMENTS.values()}
+        return known.get(namespace, f"{sys.executable} -m pip install {namespace.replace('_', '-')}")
     return "correct env_id or simulator.options.arguments"
 
 

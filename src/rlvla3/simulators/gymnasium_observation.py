@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
@@ -13,6 +13,7 @@ from rlvla3.plugins import USERS_FAULTS, in_words
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation
 from rlvla3.simulators.pixels import as_bytes, shrink
+from rlvla3.simulators.tasks import differing
 
 STATE = "proprioception"
 """The field that holds everything that is not a picture."""
@@ -45,6 +46,11 @@ class ObservationSettings(Settings):
     """Entries that are packed, in this order, into the field ``proprioception``."""
     instruction: str = ""
     """Entry that holds the instruction as text, always the same one; empty: as ``instruction`` says."""
+
+    @field_validator("state")
+    @classmethod
+    def _entries_differ(cls, state: tuple[str, ...]) -> tuple[str, ...]:
+        return differing("state", state)
 
     @model_validator(mode="after")
     def _whole(self) -> "ObservationSettings":

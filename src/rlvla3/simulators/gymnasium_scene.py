@@ -11,7 +11,8 @@ import numpy.typing as npt
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.plugins import USERS_FAULTS, in_words
-from rlvla3.simulators.gymnasium_making import draws, make, provenance
+from rlvla3.simulators.gymnasium_info import missing, number
+from rlvla3.simulators.gymnasium_making import draws, make, own_step_limit, provenance
 from rlvla3.simulators.gymnasium_observation import Transform, entry, leaves
 from rlvla3.simulators.gymnasium_settings import GymnasiumSettings
 
@@ -111,25 +112,38 @@ class Look:
 
     fields: tuple[FieldSpec, ...]
     action_dim: int
+    step_limit: int
+    """The environment's own; 0: none is known."""
     instruction: str
     versions: Mapping[str, str]
 
 
 def look_at(settings: GymnasiumSettings, name: str) -> Look:
-    """Build a task's environment, reset it once, and close it.
+    """Build a task's environment, reset it once, and close it. Where settings name entries of ``info``, a
+    sub-step shows whether they are there.
 
     Raises:
         UserError: it cannot be made or looked at, or the settings do not fit it.
     """
     with _built(settings, name) as scene:
         raw, _ = scene.reset(0)
-        scene.scaled(np.zeros(len(scene.low), np.float32), raw)
+        idle = scene.scaled(np.zeros(len(scene.low), np.float32), raw)
+        fields, told = scene.transform.specs(raw), scene.transform.instruction(raw)
+        if settings.entries:
+            _check_entries(settings, scene.step(idle)[4])
         return Look(
-            fields=scene.transform.specs(raw),
+            fields=fields,
             action_dim=len(scene.low),
-            instruction=scene.transform.instruction(raw) or settings.each[name].instruction,
+            step_limit=own_step_limit(scene.env),
+            instruction=told or settings.each[name].instruction,
             versions=provenance(scene.env),
         )
+
+
+def _check_entries(settings: GymnasiumSettings, info: Mapping[str, Any]) -> None:
+    for setting, name in settings.entries.items():
+        if number(info, setting, name) is None:
+            raise UserError(missing(setting, name, info))
 
 
 @contextlib.contextmanager

@@ -38,6 +38,16 @@ def build(kind: str, adapter: Any, settings: Settings) -> Simulator:
     return made
 
 
+def require(kind: str, simulator: Simulator) -> None:
+    """Make sure that what an adapter needs for its envs is in this environment.
+
+    Raises:
+        UserError: it is not, or an adapter of the user's own fails.
+    """
+    with guarded("simulator.kind", kind):
+        getattr(simulator, "require", lambda: None)()
+
+
 def spec_of(kind: str, simulator: Simulator) -> SimulatorSpec:
     """What an adapter offers.
 
