@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from rlvla3.algorithms.registry import BUILT_IN as ALGORITHMS
 from rlvla3.config import Config
-from rlvla3.config_loading import build, parse
+from rlvla3.config_loading import Branch, build, parse
 from rlvla3.config_loading.types import members
 from rlvla3.errors import UserError
 from rlvla3.learner.registry import BUILT_IN as LEARNERS
@@ -69,8 +69,10 @@ UNIONS = sorted(
 
 
 def lines(group: type[BaseModel], text: str) -> list[str]:
+    tree = parse(text, "a.yaml")
+    assert isinstance(tree, Branch)
     try:
-        build(group, parse(text, "a.yaml"), "a.yaml", {})
+        build(group, tree, "a.yaml", {})
     except UserError as error:
         return str(error).splitlines()
     return []
