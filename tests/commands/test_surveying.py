@@ -133,13 +133,3 @@ def test_nothing_heavy_is_imported() -> None:
     )
     run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
-
-
-def test_the_tasks_of_one_simulator_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert printed(capsys, "synthetic").split() == ["red", "green", "blue", "yellow"]
-    file = tmp_path / "tasks.json"
-    lines = printed(capsys, "libero", "--json", str(file)).splitlines()
-    assert len(lines) == 130
-    assert lines[10] == "libero_object 0 pick_up_the_alphabet_soup_and_place_it_in_the_basket"
-    assert json.loads(file.read_text())["rows"][10]["number"] == 0
-    assert printed(capsys, "robocasa").strip() == "tasks of robocasa are not listed here: 365 kitchen tasks"

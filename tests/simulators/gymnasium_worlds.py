@@ -101,6 +101,17 @@ class Blind(Walk):
     metadata = {"render_modes": []}  # noqa: RUF012
 
 
+class Seeing(Walk):
+    """Shows bytes of a picture as an entry."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.observation_space["view"] = spaces.Box(0, 255, (4, 6, 3), np.uint8)
+
+    def _observation(self):
+        return super()._observation() | {"view": np.full((4, 6, 3), 80, np.uint8)}
+
+
 class Turning(Walk):
     """Tells something else at every other reset."""
 

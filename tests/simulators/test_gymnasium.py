@@ -121,12 +121,25 @@ def test_an_instruction_that_changes_is_refused(make):
         ({"images": {"image": {"source": "camera", "channels_first": True}}}, "needs a scale, such as 255"),
         ({"images": {"image": "photo()"}}, "no method photo"),
         ({"state": ["gear"], "instruction": "said"}, "names 'said'"),
+        ({"state": ["gear"], "instruction": "point/x"}, "instruction = 'point/x' must name an entry of text"),
+        ({"images": {"image": "told"}}, "image 'image' from 'told': it gives a str and no picture"),
+        ({"images": {"image": "_observation()"}}, r"from '_observation\(\)': it gives a dict and no picture"),
+        ({"images": {"image": "get_wrapper_attr()"}}, r"the method fails \(TypeError"),
+        ({"images": {"image": "has_wrapper_attr()"}}, "or name one that draws in simulator.options.observ"),
     ],
 )
 def test_a_transform_that_does_not_fit_is_one_line(observation, message):
     with pytest.raises(UserError, match=message) as refusal:
         _ = simulator(observation=observation).spec
     assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_picture_is_no_state():
+    chosen = {"state": ["view"]}
+    with pytest.raises(UserError, match=r"entry 'view' is a picture \(4, 6, 3\); name it in .*images"):
+        _ = simulator("gymnasium_worlds:Seeing", observation=chosen).spec
+    fields = simulator("gymnasium_worlds:Seeing", observation={"images": {"image": "view"}}).spec.observation
+    assert [(field.name, field.shape) for field in fields] == [("image", (4, 6, 3))]
 
 
 # --- settings ----------------------------------------------------------------------------------
@@ -144,6 +157,9 @@ def test_a_transform_that_does_not_fit_is_one_line(observation, message):
         ({"potential_range": [1, 1]}, "two different numbers"),
         ({"observation": {"images": {"task": "x"}}}, "cannot be the name of a field"),
         ({"observation": {"instruction": "told"}}, "instruction alone is no observation"),
+        ({"observation": {"images": {"image": "close()"}}}, r"'image' cannot come from close\(\)"),
+        ({"observation": {"state": ["x", "y", "x"]}}, "state must differ; they are x, y, x"),
+        ({"observation": {"images": {"image": "x"}}, "image": "render"}, "both make the field 'image'"),
         ({"tasks": {"a": {}, "b": {}}, "step_limits": [1, 2, 3]}, "2 tasks; it has 3"),
     ],
 )
@@ -228,6 +244,13 @@ def test_options_of_a_reset_are_drawn_for_each_initial_state(make):
             assert places.setdefault((split, state), place) == place
     assert len(set(places.values())) == 40
     assert max(places.values()) - min(places.values()) > 0.8
+
+
+def test_an_option_of_a_reset_can_be_held_where_it_is(make):
+    env = make(observation=X, reset_options={"start": {"low": [2.5], "high": [2.5]}})
+    for state in range(3):
+        env.reset(Start(task=0, split="train", state=state), 0)
+        assert env.raw["point"]["x"][0] == 2.5
 
 
 # --- several tasks -----------------------------------------------------------------------------
@@ -496,8 +519,3 @@ def test_closing_is_no_picture():
 def test_actions_that_cannot_differ_are_refused():
     with pytest.raises(UserError, match=r"actions must be a bounded Box .* with low below high"):
         _ = simulator("gymnasium_worlds:Still").spec
-
-
-def test_an_expert_that_nobody_knows():
-    with pytest.raises(ValueError, match="expert must be module:attribute or a known name, it is 'pushd'"):
-        simulator(expert="pushd")

@@ -125,6 +125,11 @@ class GymnasiumSettings(TaskSettings):
                 f"relative_to and reach belong together, they are {self.relative_to!r} and {self.reach:g}; "
                 "set both, or none"
             )
+        if self.image == "render" and "image" in self.observation.images:
+            raise ValueError(
+                "image: render and observation.images both make the field 'image'; leave one out, or give "
+                "that of observation.images another name"
+            )
         if self.potential_range[0] == self.potential_range[1]:
             raise ValueError(
                 f"potential_range must be two different numbers; it is {list(self.potential_range)}"
