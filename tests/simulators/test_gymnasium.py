@@ -158,7 +158,7 @@ def test_a_picture_is_no_state():
         ({"observation": {"images": {"task": "x"}}}, "cannot be the name of a field"),
         ({"observation": {"instruction": "told"}}, "instruction alone is no observation"),
         ({"observation": {"images": {"image": "close()"}}}, r"'image' cannot come from close\(\)"),
-        ({"observation": {"state": ["x", "y", "x"]}}, "state must differ; they are x, y, x"),
+        ({"observation": {"state": ["x", "y", "x"]}}, "state must differ; x is there twice, leave one out"),
         ({"observation": {"images": {"image": "x"}}, "image": "render"}, "both make the field 'image'"),
         ({"tasks": {"a": {}, "b": {}}, "step_limits": [1, 2, 3]}, "2 tasks; it has 3"),
     ],
