@@ -176,16 +176,17 @@ def check_simulator(
     states: Annotated[int, typer.Option(min=0, help="Initial states of a task; 0: any number.")] = 0,
     resets: Annotated[int, typer.Option(min=3, help="Resets over which memory must stay flat.")] = 30,
     deadline: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that no reset and no chunk may really take.")
+        float, typer.Option(min=0.1, max=86400, help="Seconds that no reset and no chunk may really take.")
     ] = 20.0,
     only: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+    python: Annotated[str, typer.Option(help="Interpreter of the environment that has it.")] = "",
 ) -> None:
     """Check that a simulator's adapter keeps every rule; exit code 1 if it breaks one."""
     from rlvla3.commands import conforming
     from rlvla3.conformance import Profile
 
     profile = Profile(lift=conforming.numbers(lift), states=states, resets=resets, deadline_s=deadline)
-    conforming.command(kind, settings or [], profile, only or [])
+    conforming.command(kind, settings or [], profile, only or [], python)
 
 
 @app.command()

@@ -174,7 +174,7 @@ def test_bad_settings_are_refused(settings, message):
         ("Pendulm-v1", r"Did you mean: `Pendulum`\?"),
         ("CartPole-v1", r"actions must be a bounded Box \[A\] with low below high, they are Discrete\(2\)"),
         ("gymnasium_worlds:Choice", r"they are Discrete\(3\)"),
-        ("somewhere/Thing-v0", "name that too, as in somewhere:somewhere/Thing-v0"),
+        ("somewhere/Thing-v0", "name the module that registers it too, as in my_module:somewhere/Thing-v0"),
         ("no_such_module:Thing", "No module named 'no_such_module'"),
         ("gymnasium_worlds:Wolk", "has no attribute 'Wolk'"),
         ("gymnasium_worlds:NOT_AN_ENVIRONMENT", "gives dict, which is no Gymnasium environment"),

@@ -1,7 +1,6 @@
 """``rlvla3 play``: episodes of one task as a video."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from rlvla3.config_loading.types import is_list
 from rlvla3.errors import UserError
 from rlvla3.messages import Start
 from rlvla3.metrics import Row, write_figures
-from rlvla3.plugins import guarded
 from rlvla3.run_folder import make_folder
 from rlvla3.simulators.chunking import SerialBatch, chunk_step
 from rlvla3.simulators.packages import PACKAGES
-from rlvla3.simulators.registry import BUILT_IN, simulator_class
+from rlvla3.simulators.registry import BUILT_IN, env_of, simulator_class
 from rlvla3.video import VideoWriter
 
 _FEW = 10
@@ -68,14 +66,12 @@ def command(
     require_simulator(assembly)
     require_gl(assembly)
     make_folder(out.parent)
-    with guarded("simulator.kind", assembly.config.simulator.kind):
-        env = assembly.simulator.make()
-        with closing(env):
-            who = player(policy, assembly, env, allow_code=allow_code)
-            starts = [Start(task=index, split=first.split, state=first.state + i) for i in range(episodes)]
-            played = _play(SerialBatch([env]), who, starts, limit, out, fps)
-    succeeded = sum(each.success for each in played)
-    typer.echo(f"{succeeded} of {episodes} succeeded; video in {out}")
+    with env_of(assembly.config.simulator.kind, assembly.simulator) as env:
+        who = player(policy, assembly, env, allow_code=allow_code)
+        starts = [Start(task=index, split=first.split, state=first.state + i) for i in range(episodes)]
+        played = _play(SerialBatch([env]), who, starts, limit, out, fps)
+        succeeded = sum(each.success for each in played)
+        typer.echo(f"{succeeded} of {episodes} succeeded; video in {out}")
     if json is not None:
         write_figures(json, _figures(played))
 

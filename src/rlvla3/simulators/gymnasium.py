@@ -15,7 +15,6 @@ from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
 from rlvla3.simulators.gymnasium_info import missing, number
 from rlvla3.simulators.gymnasium_making import draws, own_step_limit
-from rlvla3.simulators.gymnasium_observation import drawn
 from rlvla3.simulators.gymnasium_scene import Look, Scene, check_alike, info_of_a_step, look_at
 from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, SUCCESS_KEY, GymnasiumSettings
 from rlvla3.simulators.pixels import even
@@ -127,7 +126,7 @@ class GymnasiumEnv:
             UserError: there is neither.
         """
         if draws(self.scene.env):
-            return even(np.asarray(drawn(self.scene.env.render, self.scene.what), np.uint8))
+            return even(self.scene.picture())
         for array in self.observe().values():
             if array.ndim == 3:
                 return even(array)
