@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvla3.assembly import Assembly
+from rlvla3.checking import machine
 from rlvla3.checking.derived import derived
 from rlvla3.checking.machine import lacking
 from rlvla3.checking.settings_without_effect import findings
@@ -17,6 +17,7 @@ from rlvla3.cli import main
 from rlvla3.commands.checking import read_costs
 from rlvla3.config import Config, load_config
 from rlvla3.costs import Costs
+from rlvla3.devices import has_cuda
 from rlvla3.errors import UserError
 from rlvla3.prediction import predict
 
@@ -363,13 +364,9 @@ def _runs_exactly(whole: Assembly) -> None:
     assert done.intake.version == 2
 
 
-def warned_of(recipe: str, *overrides: str) -> dict[str, str]:
-    return {f.field: f.text for f in findings(Assembly(load_config(recipe, list(overrides))), 2)}
-
-
 def missing(recipe: str, *overrides: str) -> dict[str, str]:
     made = Assembly(load_config(recipe, list(overrides)))
-    return {finding.field: finding.text for finding in lacking(made, derived(made))}
+    return {finding.field: finding.text for finding in lacking(made.config, made.spec, derived(made))}
 
 
 def test_what_this_machine_lacks() -> None:
@@ -379,6 +376,19 @@ def test_what_this_machine_lacks() -> None:
         in missing("reach", "simulator.envs=100000", "simulator.slots=10000")["memory"]
     )
     assert "MiB left" in missing("reach", "policy.options.width=8192", "policy.options.layers=256")["memory"]
+
+
+def test_a_simulators_device_is_like_any_other() -> None:
+    gpu = ("simulator.options.backend=gpu", "simulator.slots=1", "generator.max_batch_size=8")
+    asked = "simulator.options.backend"
+    made = Assembly(load_config("maniskill", list(gpu)))
+    found = {f.field: f.text for f in machine.simulator_device(made.config, made.spec)}
+    assert (asked in found) != has_cuda()
+    assert has_cuda() or found[asked].startswith("gpu needs a CUDA device, and torch sees none here")
+    elsewhere = made.config.model_copy(
+        update={"simulator": made.config.simulator.model_copy(update={"python": "/elsewhere/bin/python"})}
+    )
+    assert not list(machine.simulator_device(elsewhere, made.spec))
 
 
 @pytest.mark.parametrize("field", ["generator.device", "trainer.device"])
@@ -405,36 +415,3 @@ def test_rounds_where_nothing_waits() -> None:
     computing = Assembly(load_config("reach", ["simulator.round_ms=1"]))
     assert "simulator.round_ms" in {finding.field for finding in findings(computing, 8)}
     assert "simulator.round_ms" not in warned("simulator.round_ms=1")
-
-
-@pytest.mark.parametrize(
-    ("recipe", "package", "line"),
-    [
-        ("libero", "libero", "LIBERO is not installed"),
-        ("maniskill", "mani_skill", "it is not installed here; "),
-    ],
-)
-def test_a_simulator_that_is_not_there(recipe: str, package: str, line: str) -> None:
-    if importlib.util.find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
-    assert line in missing(recipe)["simulator"]
-    assert "pip install 'rlvla3[" in missing(recipe)["simulator"]
-
-
-def test_a_checkout_that_is_none(tmp_path: Path) -> None:
-    found = missing("libero", f"simulator.options.source={tmp_path}")["simulator"]
-    assert "has no libero/libero/bddl_files and init_files" in found
-
-
-def test_settings_of_a_simulator_without_effect() -> None:
-    found = warned_of("maniskill", "simulator.options.observation=state", "simulator.options.image_size=32")
-    said = "observation: state shows no pictures; leave it out"
-    assert found["simulator.options.image_size"] == found["simulator.options.view"] == said
-    shaped = warned_of("demo", "simulator.options.reward=success", "simulator.options.shaping_weight=0.2")
-    assert "has no shaping term" in shaped.get("simulator.options.shaping_weight", "")
-
-
-def test_a_chunk_longer_than_an_episode() -> None:
-    found = warned_of("demo", "simulator.chunk=100")["simulator.chunk"]
-    assert found.startswith("100 actions are more than the 76 sub-steps of an episode")
-    assert "simulator.chunk" not in warned_of("demo")

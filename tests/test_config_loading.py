@@ -272,6 +272,10 @@ def test_missing_recipe_lists_near_and_all_names(recipes: Path) -> None:
             "trainer: {schedule: {shape: cosine, rate: x}}\n",
             "a.yaml:1: trainer.schedule.rate: must be a number, got x",
         ),
+        (
+            "trainer: {schedule: {shape: constant, floor: 1}}\n",
+            "a.yaml:1: trainer.schedule.floor: unknown key; known: rate, shape",
+        ),
         ("extends: a\n", "recipes extend one another in a circle: a -> a"),
         ("extends: nothing\n", "a.yaml:1: extends: recipe 'nothing': no such recipe"),
         ("extends: [a]\n", "a.yaml:1: extends: must be one recipe name or path"),

@@ -106,15 +106,21 @@ def test_an_interpreter_that_is_of_no_use(script: str, line: str, tmp_path: Path
 
 
 @pytest.mark.live
-def test_a_silent_interpreter_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, started = tmp_path / "python", tmp_path / "child"
-    program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {started}\nwait\n")
+@pytest.mark.parametrize("late", ["_PROBE_TIMEOUT_S", "_ANSWER_TIMEOUT_S"])
+def test_a_silent_interpreter_ends_with_what_it_started(
+    late: str, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question is silent, or only the second one."""
+    monkeypatch.setattr(interpreter if late == "_PROBE_TIMEOUT_S" else asking, late, 1.0)
+    program, child = tmp_path / "python", tmp_path / "child"
+    answers = "" if late == "_PROBE_TIMEOUT_S" else f'case "$2" in *runpy*) ;; *) exec {python} "$@";; esac\n'
+    program.write_text(f"#!/bin/sh\n{answers}sleep 600 &\necho $! > {child}\nwait\n")
     program.chmod(0o755)
-    monkeypatch.setattr(interpreter, "_PROBE_TIMEOUT_S", 2.0)
     with pytest.raises(UserError) as refusal:
         load_config(recipe(tmp_path, program), [])
-    assert f"simulator.python = '{program}': it said nothing within 2 s; name another" in str(refusal.value)
-    assert ended(int(started.read_text()))
+    assert str(refusal.value).endswith(f"'{program}': it said nothing within 1 s; name another interpreter")
+    assert str(refusal.value).count("said nothing") == 1
+    assert ended(int(child.read_text()))
 
 
 def ended(process: int) -> bool:
@@ -196,7 +202,15 @@ def test_a_member_is_told_what_was_asked(python: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("kind", ["synthetic", "libero", "maniskill"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "synthetic",
+        pytest.param("metaworld", marks=pytest.mark.metaworld),
+        pytest.param("libero", marks=pytest.mark.libero),
+        pytest.param("maniskill", marks=pytest.mark.maniskill),
+    ],
+)
 def test_a_built_in_simulator_there_is_as_here(kind: str, python: Path) -> None:
     here, there = adapter_class(kind), adapter_class(kind, str(python))
     assert there.Settings is here.Settings

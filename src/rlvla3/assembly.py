@@ -33,7 +33,7 @@ from rlvla3.policies.choosing import choose_named
 from rlvla3.policies.registry import policy_class, weight_shapes
 from rlvla3.runtime.payloads import SlabLayout
 from rlvla3.simulators.api import Simulator, SimulatorSpec
-from rlvla3.simulators.registry import build, spec_of
+from rlvla3.simulators.registry import build, require, spec_of
 
 EVALUATION_CHUNKS = 2
 """Chunks kept of an evaluation episode: its row is written round and round."""
@@ -86,6 +86,17 @@ class Assembly:
         """The adapter."""
         config = self.config.simulator
         return build(config.kind, adapter_class(config.kind, config.python), config.options)
+
+    def require_simulator(self) -> None:
+        """Make sure that what the adapter needs is in the environment where its processes run.
+
+        Raises:
+            UserError: it is not, with the remedy.
+        """
+        if self.config.simulator.python:
+            _ = self.spec  # that environment looks when it is asked
+        else:
+            require(self.config.simulator.kind, self.simulator)
 
     @cached_property
     def spec(self) -> SimulatorSpec:

@@ -177,16 +177,17 @@ def check_simulator(
     states: Annotated[int, typer.Option(min=0, help="Initial states of a task; 0: any number.")] = 0,
     resets: Annotated[int, typer.Option(min=3, help="Resets over which memory must stay flat.")] = 30,
     deadline: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that no reset and no chunk may really take.")
+        float, typer.Option(min=0.1, max=86400, help="Seconds that no reset and no chunk may really take.")
     ] = 20.0,
     only: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+    python: Annotated[str, typer.Option(help="Interpreter of the environment that has it.")] = "",
 ) -> None:
     """Check that a simulator's adapter keeps every rule; exit code 1 if it breaks one."""
     from rlvla3.commands import conforming
     from rlvla3.conformance import Profile
 
     profile = Profile(lift=conforming.numbers(lift), states=states, resets=resets, deadline_s=deadline)
-    conforming.command(kind, settings or [], profile, only or [])
+    conforming.command(kind, settings or [], profile, only or [], python)
 
 
 @app.command()
@@ -204,19 +205,19 @@ def doctor(
 
 @app.command()
 def envs(
-    sim: Annotated[str, typer.Argument(help="List the tasks of this simulator instead.")] = "",
+    sim: Annotated[str, typer.Argument(help="List the tasks of this simulator.", show_default=False)] = "",
     json: Json = None,
 ) -> None:
-    """List the simulators: installed, missing, and the command that installs them."""
+    """List the simulators: installed, missing, and the command that installs them; or the tasks of one."""
     from rlvla3.commands import surveying
 
-    surveying.command(json, sim)
+    surveying.command(sim, json)
 
 
 @app.command()
 def play(
     sim: Annotated[str, typer.Argument(help="Simulator (see rlvla3 envs), module:attribute, or a recipe.")],
-    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    task: Annotated[str, typer.Argument(help="Name of the task, or its number (see rlvla3 envs SIM).")],
     overrides: Overrides = None,
     policy: Annotated[str, typer.Option(help="expert, random, or a run folder or checkpoint.")] = "expert",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes, from consecutive initial states.")] = 1,

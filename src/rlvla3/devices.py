@@ -28,6 +28,13 @@ def card_of(device: str, rank: int) -> str:
     return f"cuda:{rank % torch.cuda.device_count()}"
 
 
+def has_cuda() -> bool:
+    """Whether torch sees a CUDA device; unlike a tensor there, the question takes none of its memory."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def missing_device(device: str) -> str:
     """Why torch cannot use a device on this machine; empty if it can."""
     import torch

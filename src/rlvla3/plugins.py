@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import sysconfig
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,6 +15,8 @@ from rlvla3.settings import Settings
 
 USERS_FAULTS = (Exception, SystemExit)
 """Whatever code of the user's own may raise."""
+
+_STANDARD = sysconfig.get_path("stdlib")
 
 _distrusted: ContextVar[tuple[str, frozenset[str]]] = ContextVar("distrusted", default=("", frozenset()))
 """Where the settings that are being read come from, if that is no reason to run code; and what may run."""
@@ -117,17 +120,18 @@ def component(what: str, kind: str, built_in: Mapping[str, str], needs: Sequence
 
 
 @contextlib.contextmanager
-def guarded(what: str, kind: str, called: object = None) -> Iterator[None]:
+def guarded(what: str, kind: str, called: object = None, *, foreign: bool = False) -> Iterator[None]:
     """Tell what code of the user's own does wrong in one line; that of this package shows its traceback.
 
     Args:
         what, kind: as for ``resolve``.
         called: the function or class of theirs that is called.
+        foreign: what the built-in ``kind`` runs is not of this package either.
 
     Raises:
         UserError: the user's code raised something.
     """
-    if ":" not in kind:
+    if ":" not in kind and not foreign:
         yield
         return
     try:
@@ -145,18 +149,33 @@ def in_words(error: BaseException, called: object = None) -> str:
     ran, because it takes other arguments, or it gave back something of no use.
     """
     text = ": ".join(part for part in (type(error).__name__, " ".join(str(error).split())) if part)
-    package = Path(__file__).parent
-    ran = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in ran if package not in Path(frame.filename).parents]
     if isinstance(error, SyntaxError):  # which says itself where
         return text
-    if not frames:
-        return text + _definition(called)
-    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    place = place_of(error)
+    return f"{text} ({place})" if place else text + defined(called)
 
 
-def _definition(called: object) -> str:
-    """Where a function, or the constructor of a class, is defined; empty where that is not known."""
+def place_of(error: BaseException) -> str:
+    """``file:line`` where an exception arose: the last line of theirs that ran, rather than one of an
+    installed package that it called; empty if only lines of this package ran."""
+    package = Path(__file__).parent
+    ran = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in ran if package not in Path(f.filename).parents and not _of_python(f.filename)]
+    own = [frame for frame in frames if not _installed(frame.filename)]
+    return "".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in (own or frames)[-1:])
+
+
+def _installed(file: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _of_python(file: str) -> bool:
+    return file.startswith("<frozen") or (file.startswith(_STANDARD) and not _installed(file))
+
+
+def defined(called: object) -> str:
+    """Where a function, or the constructor of a class, is defined, in brackets; empty where that is in this
+    package, or not known."""
     function: Any = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or Path(__file__).parent in Path(code.co_filename).parents:

@@ -10,11 +10,12 @@ from refusals import refused
 
 from rlvla3.assembly import Assembly
 from rlvla3.cli import main
-from rlvla3.commands import playing
+from rlvla3.commands.playing import configuration
 from rlvla3.config import Config, load_config
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description, Kept
 from rlvla3.policies.building import build_model
+from rlvla3.simulators.libero_tasks import SUITES
 from rlvla3.video import read_video
 
 REACH = ("simulator.options.step_limits=6", "simulator.options.limit_is=terminated")
@@ -143,6 +144,31 @@ def test_an_env_that_cannot_be_drawn_leaves_an_older_video(
     assert Path("play.mp4").read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("simulator", ["libero", "libero.yaml"])
+def test_a_number_chooses_the_task_where_settings_take_numbers(simulator: str) -> None:
+    Path("libero.yaml").write_text("extends: libero\n")
+    goal = SUITES["libero_goal"]
+    named = configuration(simulator, goal[7], ["simulator.options.suite=libero_goal"])
+    for overrides in ([], ["simulator.options.tasks=[1, 2]"]):
+        numbered = configuration(simulator, "7", ["simulator.options.suite=libero_goal", *overrides])
+        assert numbered.simulator.options.names == named.simulator.options.names == (goal[7],)
+
+
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        ("10", "10 is outside 0…9; use numbers of these, or names (rlvla3 envs libero lists both)"),
+        (
+            "turn_on_the_stove",
+            "is no task of suite libero_spatial; it is one of suite libero_goal: set suite",
+        ),
+        ("juggle", "'juggle' is no task of simulator libero; rlvla3 envs libero lists them"),
+    ],
+)
+def test_a_task_of_libero_that_is_not_there(task: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert line in refused(capsys, "play", "libero", task)
+
+
 @pytest.mark.metaworld
 def test_any_task_of_meta_world_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     said = play(capsys, "metaworld", "door-open-v3", "simulator.options.image_size=32")
@@ -156,31 +182,3 @@ def test_any_task_of_meta_world_can_be_named(capsys: pytest.CaptureFixture[str])
 def test_pusht_is_played_to_its_own_end(capsys: pytest.CaptureFixture[str]) -> None:
     said = play(capsys, "gymnasium", "gym_pusht/PushT-v0", "simulator.options.expert=pusht")
     assert said[0].startswith("state 0: success after ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("nosuch", "x"), "known: demo, grpo, gymnasium, libero, maniskill, metaworld"),
-        (
-            ("demo", "door-open-v3"),
-            "'door-open-v3' is no task of recipe demo, whose settings are for button-press-topdown-v3",
-        ),
-        (
-            ("metaworld", "door-opn-v3"),
-            "did you mean 'door-open-v3' or 'door-lock-v3' or 'door-close-v3'?; rlvla3 envs metaworld lists",
-        ),
-        (("metaworld", "zzz"), "'zzz' is no task of simulator metaworld; rlvla3 envs metaworld lists them"),
-        (("libero", "put_the_bowl_on_the_plate"), "it is one of suite: libero_goal"),
-        (("libero", "10"), "tasks: 10 is outside 0…9; use numbers of these, or names"),
-    ],
-)
-def test_a_task_that_is_not_there_is_one_line(
-    arguments: tuple[str, str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert line in refused(capsys, "play", *arguments)
-
-
-def test_a_number_chooses_a_task_of_a_suite() -> None:
-    config = playing.configuration("libero", "3", ["simulator.options.suite=libero_goal"])
-    assert config.simulator.options.names == ("open_the_top_drawer_and_put_the_bowl_inside",)

@@ -6,8 +6,10 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from refusals import refused
 
 from rlvla3.cli import main
 from rlvla3.commands import surveying
@@ -55,6 +57,44 @@ def test_the_table_and_the_file_say_the_same(capsys: pytest.CaptureFixture[str],
     assert rows["synthetic"]["tasks"] == "4" and rows["metaworld"]["tasks"] == "50"
 
 
+def test_tasks_are_listed_with_numbers_where_settings_take_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.json"
+    lines = printed(capsys, "libero", "--json", str(file)).splitlines()
+    assert lines[:2] == [
+        "suite libero_spatial",
+        "   0  pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate",
+    ]
+    goal = lines[lines.index("suite libero_goal") :]
+    assert goal[8] == "   7  turn_on_the_stove"
+    assert len(lines) == 130 + 5
+    suites = {row["suite"]: row["tasks"] for row in json.loads(file.read_text())["rows"]}
+    assert suites["libero_goal"][7] == "turn_on_the_stove"
+    assert "PickCube-v1" in printed(capsys, "maniskill").splitlines()
+    assert len(printed(capsys, "metaworld").splitlines()) == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("metawrld", "'metawrld' is no simulator; did you mean 'metaworld'?"),
+        ("gymnasium", "its tasks are any registered id, which it cannot list; give one as simulator.options"),
+    ],
+)
+def test_tasks_that_cannot_be_listed_are_one_line(
+    name: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in refused(capsys, "envs", name)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_numbers_stand_for_tasks_exactly_where_settings_take_numbers(name: str) -> None:
+    package = PACKAGES[name]
+    kind = simulator_class(name).Settings.model_fields[package.plays].annotation
+    assert package.in_suites == (int in {part for group in get_args(kind) for part in get_args(group)})
+
+
 def test_a_missing_one_comes_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,13 +133,3 @@ def test_nothing_heavy_is_imported() -> None:
     )
     run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
-
-
-def test_the_tasks_of_one_simulator_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert printed(capsys, "synthetic").split() == ["red", "green", "blue", "yellow"]
-    file = tmp_path / "tasks.json"
-    lines = printed(capsys, "libero", "--json", str(file)).splitlines()
-    assert len(lines) == 130
-    assert lines[10] == "libero_object 0 pick_up_the_alphabet_soup_and_place_it_in_the_basket"
-    assert json.loads(file.read_text())["rows"][10]["number"] == 0
-    assert printed(capsys, "robocasa").strip() == "tasks of robocasa are not listed here: 365 kitchen tasks"

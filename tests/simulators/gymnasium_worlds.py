@@ -101,6 +101,17 @@ class Blind(Walk):
     metadata = {"render_modes": []}  # noqa: RUF012
 
 
+class Seeing(Walk):
+    """Shows bytes of a picture as an entry."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.observation_space["view"] = spaces.Box(0, 255, (4, 6, 3), np.uint8)
+
+    def _observation(self):
+        return super()._observation() | {"view": np.full((4, 6, 3), 80, np.uint8)}
+
+
 class Turning(Walk):
     """Tells something else at every other reset."""
 
@@ -173,3 +184,50 @@ class Still(Walk):
     def __init__(self, **arguments):
         super().__init__(**arguments)
         self.action_space = spaces.Box(1.0, 1.0, (1,), np.float32)
+
+
+class _Wrong(gymnasium.Env):
+    """Fine but for what each class below does wrong."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    reward, shown = 0.0, np.zeros((8, 8, 3), np.uint8)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), self.reward, False, False, {}
+
+    def render(self):
+        return self.shown
+
+
+class BreaksAtStep(_Wrong):
+    def step(self, action):
+        raise RuntimeError("motor broke")
+
+
+class BreaksAtClose(_Wrong):
+    def close(self):
+        raise RuntimeError("cannot close")
+
+
+class BadReward(_Wrong):
+    reward = "much"
+
+
+class DrawsNothing(_Wrong):
+    shown = None
+
+
+class NoSpace(_Wrong):
+    observation_space = None
+
+
+class BrokenSpace(_Wrong):
+    action_space = property(lambda self: 1 / 0)

@@ -136,7 +136,7 @@ def test_one_fault_is_told_once() -> None:
         "observe() must give arrays by name, it gives a NoneType",
     )
     for outcome in others:
-        assert (outcome.result, outcome.text) == ("skipped", f"not made: what {names[0]} tells")
+        assert (outcome.result, outcome.text) == ("skipped", f"not run: see {names[0]}")
 
 
 @pytest.mark.live

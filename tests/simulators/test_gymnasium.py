@@ -121,12 +121,25 @@ def test_an_instruction_that_changes_is_refused(make):
         ({"images": {"image": {"source": "camera", "channels_first": True}}}, "needs a scale, such as 255"),
         ({"images": {"image": "photo()"}}, "no method photo"),
         ({"state": ["gear"], "instruction": "said"}, "names 'said'"),
+        ({"state": ["gear"], "instruction": "point/x"}, "instruction = 'point/x' must name an entry of text"),
+        ({"images": {"image": "told"}}, "image 'image' from 'told': it gives a str and no picture"),
+        ({"images": {"image": "_observation()"}}, r"from '_observation\(\)': it gives a dict and no picture"),
+        ({"images": {"image": "get_wrapper_attr()"}}, r"the method fails \(TypeError"),
+        ({"images": {"image": "has_wrapper_attr()"}}, "or name one that draws in simulator.options.observ"),
     ],
 )
 def test_a_transform_that_does_not_fit_is_one_line(observation, message):
     with pytest.raises(UserError, match=message) as refusal:
         _ = simulator(observation=observation).spec
     assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_picture_is_no_state():
+    chosen = {"state": ["view"]}
+    with pytest.raises(UserError, match=r"entry 'view' is a picture \(4, 6, 3\); name it in .*images"):
+        _ = simulator("gymnasium_worlds:Seeing", observation=chosen).spec
+    fields = simulator("gymnasium_worlds:Seeing", observation={"images": {"image": "view"}}).spec.observation
+    assert [(field.name, field.shape) for field in fields] == [("image", (4, 6, 3))]
 
 
 # --- settings ----------------------------------------------------------------------------------
@@ -144,6 +157,9 @@ def test_a_transform_that_does_not_fit_is_one_line(observation, message):
         ({"potential_range": [1, 1]}, "two different numbers"),
         ({"observation": {"images": {"task": "x"}}}, "cannot be the name of a field"),
         ({"observation": {"instruction": "told"}}, "instruction alone is no observation"),
+        ({"observation": {"images": {"image": "close()"}}}, r"'image' cannot come from close\(\)"),
+        ({"observation": {"state": ["x", "y", "x"]}}, "state must differ; x is there twice, leave one out"),
+        ({"observation": {"images": {"image": "x"}}, "image": "render"}, "both make the field 'image'"),
         ({"tasks": {"a": {}, "b": {}}, "step_limits": [1, 2, 3]}, "2 tasks; it has 3"),
     ],
 )
@@ -158,7 +174,7 @@ def test_bad_settings_are_refused(settings, message):
         ("Pendulm-v1", r"Did you mean: `Pendulum`\?"),
         ("CartPole-v1", r"actions must be a bounded Box \[A\] with low below high, they are Discrete\(2\)"),
         ("gymnasium_worlds:Choice", r"they are Discrete\(3\)"),
-        ("somewhere/Thing-v0", "name that too, as in somewhere:somewhere/Thing-v0"),
+        ("somewhere/Thing-v0", "name the module that registers it too, as in my_module:somewhere/Thing-v0"),
         ("no_such_module:Thing", "No module named 'no_such_module'"),
         ("gymnasium_worlds:Wolk", "has no attribute 'Wolk'"),
         ("gymnasium_worlds:NOT_AN_ENVIRONMENT", "gives dict, which is no Gymnasium environment"),
@@ -168,6 +184,24 @@ def test_an_environment_that_cannot_be_made_is_one_line(env_id, message):
     with pytest.raises(UserError, match=message) as refusal:
         _ = simulator(env_id).spec
     assert "env_id" in str(refusal.value) and len(str(refusal.value).splitlines()) == 1
+
+
+def test_an_entry_of_info_that_no_sub_step_has_is_refused_before_anything_starts():
+    for settings, name in (
+        ({"reward": "shaped", "potential": "far"}, "potential = 'far'"),
+        ({"success_key": "done", "success_threshold": 0.5}, "success_key = 'done'"),
+    ):
+        with pytest.raises(UserError, match=f"simulator.options.{name}: this environment's info has no such"):
+            _ = simulator(**settings).spec
+    assert simulator(reward="shaped", potential="place/x").spec.action_dim == 1
+    # What nobody reads at each sub-step may be missing.
+    assert simulator(success_key="done", potential="far").spec.action_dim == 1
+
+
+def test_without_a_step_limit_it_is_the_environments_own():
+    assert simulator().spec.step_limits == (0,)
+    assert simulator("Pendulum-v1").spec.step_limits == (200,)
+    assert simulator("Pendulum-v1", step_limits=30).spec.step_limits == (30,)
 
 
 def test_a_function_can_make_it_and_arguments_reach_it(make):
@@ -210,6 +244,13 @@ def test_options_of_a_reset_are_drawn_for_each_initial_state(make):
             assert places.setdefault((split, state), place) == place
     assert len(set(places.values())) == 40
     assert max(places.values()) - min(places.values()) > 0.8
+
+
+def test_an_option_of_a_reset_can_be_held_where_it_is(make):
+    env = make(observation=X, reset_options={"start": {"low": [2.5], "high": [2.5]}})
+    for state in range(3):
+        env.reset(Start(task=0, split="train", state=state), 0)
+        assert env.raw["point"]["x"][0] == 2.5
 
 
 # --- several tasks -----------------------------------------------------------------------------
@@ -478,8 +519,3 @@ def test_closing_is_no_picture():
 def test_actions_that_cannot_differ_are_refused():
     with pytest.raises(UserError, match=r"actions must be a bounded Box .* with low below high"):
         _ = simulator("gymnasium_worlds:Still").spec
-
-
-def test_an_expert_that_nobody_knows():
-    with pytest.raises(ValueError, match="expert must be module:attribute or a known name, it is 'pushd'"):
-        simulator(expert="pushd")

@@ -3,20 +3,24 @@
 import importlib.util
 from collections.abc import Iterator, Sequence
 
-from rlvla3.assembly import Assembly
 from rlvla3.checking.findings import Derived, Finding
 from rlvla3.config import Config
-from rlvla3.devices import missing_device
+from rlvla3.devices import has_cuda, missing_device
 from rlvla3.doctor import usable_memory
-from rlvla3.simulators.api import Installed, Simulator
+from rlvla3.simulators.api import SimulatorSpec
 
 _MIB = 2**20
 
 
-def lacking(assembly: Assembly, numbers: Sequence[Derived]) -> list[Finding]:
-    """Everything that is missing here. ``numbers``: what follows from the configuration."""
-    config = assembly.config
-    return [*_memory(numbers), *_devices(config), *_packages(config), *_simulator(assembly.simulator)]
+def lacking(config: Config, spec: SimulatorSpec, numbers: Sequence[Derived]) -> list[Finding]:
+    """Everything that is missing here.
+
+    Args:
+        config: the whole configuration.
+        spec: of its simulator.
+        numbers: what follows from the configuration.
+    """
+    return [*_memory(numbers), *_devices(config), *simulator_device(config, spec), *_packages(config)]
 
 
 def _memory(numbers: Sequence[Derived]) -> Iterator[Finding]:
@@ -40,9 +44,15 @@ def _devices(config: Config) -> Iterator[Finding]:
             yield Finding(field=field, text=f"{device}: {fault}; use auto or cpu")
 
 
-def _simulator(simulator: Simulator) -> Iterator[Finding]:
-    if isinstance(simulator, Installed) and (missing := simulator.lacks()):
-        yield Finding(field="simulator", text=missing)
+def simulator_device(config: Config, spec: SimulatorSpec) -> Iterator[Finding]:
+    """The device that a simulator's envs need, if it is not here; no other environment is asked."""
+    if spec.needs_cuda and not config.simulator.python and not has_cuda():
+        option, _, value = spec.needs_cuda.partition("=")
+        yield Finding(
+            field=f"simulator.options.{option}",
+            text=f"{value} needs a CUDA device, and torch sees none here; use another machine, or leave "
+            "it out",
+        )
 
 
 def _packages(config: Config) -> Iterator[Finding]:

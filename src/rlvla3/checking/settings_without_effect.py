@@ -6,16 +6,16 @@ from rlvla3.assembly import Assembly
 from rlvla3.checking.derived import evaluations
 from rlvla3.checking.findings import Finding, changed
 from rlvla3.checking.learning import learning
+from rlvla3.checking.simulating import simulating
 from rlvla3.config import Config
 from rlvla3.costs import Costs
-from rlvla3.simulators.tasks import TaskSettings
 
 
 def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> list[Finding]:
     """Everything worth a warning on a machine of so many cores. ``costs``: the machine's, where they
     are known."""
     found = [finding for rule in _RULES for finding in rule(assembly.config)]
-    found += _chunk(assembly)
+    found += simulating(assembly)
     found += _starts(assembly)
     found += _trainers(assembly)
     found += _rounds(assembly)
@@ -25,24 +25,6 @@ def findings(assembly: Assembly, cores: float, costs: Costs | None = None) -> li
     if costs is not None:
         found += _timeouts(assembly, costs)
     return found
-
-
-def _options(config: Config) -> Iterator[Finding]:
-    """What the simulator itself says of its settings."""
-    options = config.simulator.options
-    if isinstance(options, TaskSettings):
-        for name, text in options.without_effect():
-            yield Finding(field=f"simulator.options.{name}", text=text)
-
-
-def _chunk(assembly: Assembly) -> Iterator[Finding]:
-    chunk, limits = assembly.config.simulator.chunk, assembly.spec.step_limits
-    if all(limits) and chunk > max(limits):
-        yield Finding(
-            field="simulator.chunk",
-            text=f"{chunk} actions are more than the {max(limits)} sub-steps of an episode: the last are "
-            f"never executed; use at most {max(limits)}",
-        )
 
 
 def _batching(config: Config) -> Iterator[Finding]:
@@ -347,7 +329,6 @@ def _timeouts(assembly: Assembly, costs: Costs) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _options,
     _batching,
     _routing,
     _simulators,

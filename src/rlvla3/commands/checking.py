@@ -30,13 +30,14 @@ def command(recipe: str, overrides: Sequence[str], profile: Path | None, json: P
         UserError: it cannot run, or the profile cannot be read.
     """
     assembly = Assembly(load_config(recipe, list(overrides)))
+    assembly.require_simulator()
     costs = None if profile is None else read_costs(profile)
     rows = derived(assembly)
     if costs is not None:
         rows += expected(assembly, costs)
     _ = assembly.algorithm
     check_weights(assembly)
-    found = [*findings(assembly, usable_cores(), costs), *lacking(assembly, rows)]
+    found = [*findings(assembly, usable_cores(), costs), *lacking(assembly.config, assembly.spec, rows)]
     show(rows, found, dropped_options(recipe, overrides))
     if json is not None:
         figures = [Row(name=row.name, value=float(row.value), unit=row.unit) for row in rows]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlvla3 import demonstrations
 from rlvla3.assembly import Assembly
-from rlvla3.commands.running import require_simulator
+from rlvla3.commands.running import require_gl, require_simulator
 from rlvla3.config import Config
 from rlvla3.demonstrations import Dataset, Plan
 from rlvla3.devices import resolve_device
@@ -51,6 +51,7 @@ def collect(config: Config, folder: Path, *, tell: Callable[[str], None] = lambd
             return stored
         tell(f"{path}: replaced, they are collected anew (other: {other})")
     require_simulator(assembly)
+    require_gl(assembly)
     dataset = demonstrations.collect(plan, wanted.workers)
     demonstrations.save(dataset, path)
     return dataset

@@ -1,7 +1,6 @@
 """``rlvla3 play``: episodes of one task as a video."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,22 +9,21 @@ import typer
 
 from rlvla3.assembly import Assembly
 from rlvla3.commands.players import Player, player
-from rlvla3.commands.running import require_simulator
+from rlvla3.commands.running import require_gl, require_simulator
 from rlvla3.config import RECIPES, Config, load_config
 from rlvla3.config_loading import Branch, build, did_you_mean, override, parse, recipe_names
 from rlvla3.config_loading.types import is_list
-from rlvla3.errors import UserError, near_names
+from rlvla3.errors import UserError
 from rlvla3.messages import Start
 from rlvla3.metrics import Row, write_figures
-from rlvla3.plugins import guarded
 from rlvla3.run_folder import make_folder
 from rlvla3.simulators.chunking import SerialBatch, chunk_step
-from rlvla3.simulators.packages import PACKAGES, Package
-from rlvla3.simulators.registry import BUILT_IN, simulator_class
+from rlvla3.simulators.packages import PACKAGES
+from rlvla3.simulators.registry import BUILT_IN, env_of, simulator_class
 from rlvla3.video import VideoWriter
 
-_FEW = 12
-"""Names that a message lists."""
+_FEW = 10
+"""Tasks whose names fit into one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +57,21 @@ def command(
     if out.suffix != ".mp4" or out.is_dir():
         raise UserError(f"--out {out}: must be the name of an mp4 file, such as play.mp4")
     assembly = Assembly(configuration(simulator, task, overrides), training=False)
-    index = _index(task, assembly, overrides)
+    index = _index(task, assembly)
     limit = assembly.spec.step_limits[index]
     if assembly.spec.endless and not limit:
         raise UserError(
             f"{task}: an episode has no end of its own; give it one with simulator.options.step_limits=100"
         )
     require_simulator(assembly)
+    require_gl(assembly)
     make_folder(out.parent)
-    with guarded("simulator.kind", assembly.config.simulator.kind):
-        env = assembly.simulator.make()
-        with closing(env):
-            who = player(policy, assembly, env, allow_code=allow_code)
-            starts = [Start(task=index, split=first.split, state=first.state + i) for i in range(episodes)]
-            played = _play(SerialBatch([env]), who, starts, limit, out, fps)
-    succeeded = sum(each.success for each in played)
-    typer.echo(f"{succeeded} of {episodes} succeeded; video in {out}")
+    with env_of(assembly.config.simulator.kind, assembly.simulator) as env:
+        who = player(policy, assembly, env, allow_code=allow_code)
+        starts = [Start(task=index, split=first.split, state=first.state + i) for i in range(episodes)]
+        played = _play(SerialBatch([env]), who, starts, limit, out, fps)
+        succeeded = sum(each.success for each in played)
+        typer.echo(f"{succeeded} of {episodes} succeeded; video in {out}")
     if json is not None:
         write_figures(json, _figures(played))
 
@@ -92,7 +89,7 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
     """
     of_kind = simulator in BUILT_IN or (":" in simulator and not Path(simulator).exists())
     if of_kind:
-        chosen = [*_choice(simulator, task, overrides), *overrides]
+        chosen = _chosen(simulator, task, overrides)
         tree = parse('{"simulator": {"kind": "synthetic"}}', "play")
         assert isinstance(tree, Branch)
         return build(Config, override(tree, [f"simulator.kind={simulator}", *chosen]), "play", {})
@@ -102,13 +99,12 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
             f"{simulator!r} is no simulator and no recipe; {did_you_mean(simulator, [*BUILT_IN, *recipes])}"
         )
     config = load_config(simulator, list(overrides))
-    tasks = Assembly(config, training=False).spec.tasks
-    kind = config.simulator.kind
-    chosen = [] if task in tasks else _choice(kind, task, overrides)
-    if not chosen:
+    tasks, kind = Assembly(config, training=False).spec.tasks, config.simulator.kind
+    chosen = list(overrides) if task in tasks else _chosen(kind, task, overrides)
+    if chosen == list(overrides):
         return config
     try:
-        return load_config(simulator, [*chosen, *overrides])
+        return load_config(simulator, chosen)
     except UserError as error:
         raise UserError(
             f"{task!r} is no task of recipe {simulator}, whose settings are for {', '.join(tasks)}; play "
@@ -116,43 +112,42 @@ def configuration(simulator: str, task: str, overrides: Sequence[str]) -> Config
         ) from error
 
 
-def _choice(kind: str, task: str, overrides: Sequence[str]) -> list[str]:
-    """The override that chooses the task; none where the task is not known, or the user chose himself."""
+def _chosen(kind: str, task: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides with one that chooses the task; without where it is not known, or the user chose himself.
+
+    A number is the one task that is played, whatever else was chosen.
+    """
     package = PACKAGES.get(kind)
-    if package is None or _chosen(package, overrides):
-        return []
+    if package is None:
+        return [*overrides]
     name = f"simulator.options.{package.plays}"
-    if _is_number(task, package):
-        return [f"{name}=[{task}]"]
-    if package.tasks and task not in package.names:
-        return []
+    if _is_number(kind, task):
+        return [*overrides, f"{name}=[{task}]"]
+    if (package.tasks and task not in package.names) or any(
+        text.replace(" ", "").startswith(f"{name}=") for text in overrides
+    ):
+        return [*overrides]
     field = simulator_class(kind).Settings.model_fields[package.plays]
-    return [f'{name}=["{task}"]' if is_list(field.annotation) else f"{name}={task}"]
+    return [f'{name}=["{task}"]' if is_list(field.annotation) else f"{name}={task}", *overrides]
 
 
-def _chosen(package: Package, overrides: Sequence[str]) -> bool:
-    """Whether the user chose the tasks himself."""
-    name = f"simulator.options.{package.plays}"
-    return any(text.replace(" ", "").startswith(f"{name}=") for text in overrides)
+def _is_number(kind: str, task: str) -> bool:
+    """Whether a task's number in its suite is given in place of its name."""
+    return kind in PACKAGES and PACKAGES[kind].in_suites and task.isdecimal()
 
 
-def _is_number(task: str, package: Package) -> bool:
-    return bool(package.suites) and task.isdecimal()
-
-
-def _index(task: str, assembly: Assembly, overrides: Sequence[str]) -> int:
+def _index(task: str, assembly: Assembly) -> int:
     tasks = assembly.spec.tasks
+    if _is_number(assembly.config.simulator.kind, task):
+        return 0
     if task in tasks:
         return tasks.index(task)
     kind = assembly.config.simulator.kind
-    package = PACKAGES.get(kind)
-    if package and _is_number(task, package) and not _chosen(package, overrides):
-        return 0  # the one that the number has chosen
-    known = list(tasks) if package is None or _chosen(package, overrides) else [*tasks, *package.names]
-    lists = [f"rlvla3 envs {kind} lists them"] if package and package.tasks else []
-    near = len(known) <= _FEW or near_names(task, known)
-    hints = [*([did_you_mean(task, known)] if near else []), *lists]
-    raise UserError(f"{task!r} is no task of simulator {kind}; {'; '.join(hints)}")
+    names = PACKAGES[kind].names if kind in PACKAGES else ()
+    hint = did_you_mean(task, list(dict.fromkeys((*tasks, *names))))
+    if len(names) > _FEW and hint.startswith("known"):
+        hint = f"rlvla3 envs {kind} lists them"
+    raise UserError(f"{task!r} is no task of simulator {kind}; {hint}")
 
 
 def _play(

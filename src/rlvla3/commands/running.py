@@ -10,11 +10,12 @@ from typing import Any
 import typer
 
 from rlvla3.assembly import Assembly
+from rlvla3.checking.machine import simulator_device
 from rlvla3.config import Config
 from rlvla3.config_loading import dump
 from rlvla3.core.engine import Engine
 from rlvla3.elsewhere import interpreter
-from rlvla3.errors import EndedBySignal, UserError
+from rlvla3.errors import EndedBySignal, UserError, refuse
 from rlvla3.evaluation_result import EvaluationResult
 from rlvla3.learner import checkpoint
 from rlvla3.learner.checkpoint import Description
@@ -24,7 +25,6 @@ from rlvla3.monitor import Monitor
 from rlvla3.progress import Display
 from rlvla3.run_folder import RunFolder
 from rlvla3.runtime.local.runtime import LocalRuntime
-from rlvla3.simulators.api import Installed
 from rlvla3.timeline import Timeline
 
 
@@ -51,13 +51,21 @@ def sinks(config: Config, folder: RunFolder) -> Metrics:
 
 
 def require_simulator(assembly: Assembly) -> None:
-    """Refuse a run whose Simulators could build or render nothing, before any process starts.
+    """Refuse a run whose Simulators could build no env, before any process starts.
 
     Raises:
-        UserError: packages or files are missing, or no GL back-end works, with what to install.
+        UserError: a package, a folder or a device that they need is not here, with the remedy.
     """
-    if isinstance(assembly.simulator, Installed) and (missing := assembly.simulator.lacks()):
-        raise UserError(missing)
+    assembly.require_simulator()
+    refuse(f"{found.field}: {found.text}" for found in simulator_device(assembly.config, assembly.spec))
+
+
+def require_gl(assembly: Assembly) -> None:
+    """Refuse a run whose Simulators could render nothing, before any process starts.
+
+    Raises:
+        UserError: no GL back-end works, with the packages to install.
+    """
     if assembly.spec.needs_gl:
         from rlvla3.simulators.mujoco_rendering import require_backend
 
@@ -106,6 +114,7 @@ def train(
         UserError: the checkpoint to resume from cannot be used, or a member failed for good.
     """
     assembly = Assembly(config)
+    require_simulator(assembly)
     start = None
     kept = checkpoint.Kept(folder.checkpoints, config.checkpoint.keep)
     if resume and (kept.newest() or kept.best()):
@@ -122,7 +131,7 @@ def train(
             )
     else:
         check_weights(assembly)
-    require_simulator(assembly)
+    require_gl(assembly)
     require_videos(assembly)
     _ = assembly.settings, assembly.layout  # all that follows from the configuration: its faults show now
     for notice in notices:
@@ -202,11 +211,12 @@ def evaluate(
         EndedBySignal: a signal came before the last episode's end.
     """
     assembly = Assembly(config, training=False, videos=videos)
+    require_simulator(assembly)
     source = checkpoint.find(weights)
     checkpoint.verify(source)
     description = checkpoint.describe(source)
     checkpoint.check_fingerprint(source, description.fingerprint, assembly.fingerprint())
-    require_simulator(assembly)
+    require_gl(assembly)
     require_videos(assembly)
     with Display() as display:
         monitor = Monitor(assembly, Metrics([]), display, phase, version=description.version)

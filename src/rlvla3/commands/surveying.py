@@ -47,14 +47,14 @@ class LibraryRow:
     """The command that installs it; empty where it is there."""
 
 
-def command(json: Path | None, simulator: str = "") -> None:
+def command(simulator: str, json: Path | None) -> None:
     """Print both tables, or the tasks of one simulator.
 
     Raises:
-        UserError: there is no such simulator.
+        UserError: there is no such simulator, or its tasks cannot be listed here.
     """
     if simulator:
-        _list_tasks(simulator, json)
+        _list(simulator, json)
         return
     simulators, libraries = survey(), graphics()
     _show(simulators, libraries)
@@ -64,21 +64,24 @@ def command(json: Path | None, simulator: str = "") -> None:
         run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
 
 
-def _list_tasks(simulator: str, json: Path | None) -> None:
+def _list(simulator: str, json: Path | None) -> None:
+    """Print the tasks of one simulator: with their numbers where these stand for names."""
     if simulator not in PACKAGES:
         raise UserError(f"{simulator!r} is no simulator; {did_you_mean(simulator, list(PACKAGES))}")
     package = PACKAGES[simulator]
-    suites = package.numbered or {"": package.names}
-    rows = [
-        {"suite": suite, "number": number, "task": task}
-        for suite, tasks in suites.items()
-        for number, task in enumerate(tasks)
-    ]
-    for row in rows:
-        typer.echo(f"{row['suite']} {row['number']} {row['task']}" if package.suites else row["task"])
-    if not rows:
-        typer.echo(f"tasks of {simulator} are not listed here: {package.uncounted}")
+    suites = package.listed()
+    if not suites:
+        raise UserError(
+            f"{simulator}: its tasks are {package.uncounted}, which it cannot list; "
+            f"give one as simulator.options.{package.plays}"
+        )
+    for suite, names in suites.items():
+        if suite:
+            typer.echo(f"suite {suite}")
+        for number, name in enumerate(names):
+            typer.echo(f"{number:>4}  {name}" if package.in_suites else name)
     if json is not None:
+        rows = [{"suite": suite, "tasks": list(names)} for suite, names in suites.items()]
         run_folder.write_json(json, {"rows": rows, "versions": run_folder.versions()})
 
 
@@ -92,11 +95,18 @@ def _row(name: str, package: Package) -> SimulatorRow:
     return SimulatorRow(
         name=name,
         version=version,
-        tasks=str(len(package.names)) if package.tasks else package.uncounted,
+        tasks=_counted(package),
         observations=package.sees,
         graphics=package.graphics,
         install="" if version else package.command,
     )
+
+
+def _counted(package: Package) -> str:
+    if not package.tasks:
+        return package.uncounted
+    count = str(len(package.names))
+    return f"{count} in {len(package.suites)} suites" if package.in_suites else count
 
 
 def graphics() -> list[LibraryRow]:
@@ -144,4 +154,4 @@ def _show(simulators: Sequence[SimulatorRow], libraries: Sequence[LibraryRow]) -
     rows: list[SimulatorRow | LibraryRow] = [*simulators, *libraries]
     for missing in [row for row in rows if row.install]:
         typer.echo(f"to get {missing.name}: {missing.install}")
-    typer.echo("what really draws a frame: rlvla3 doctor")
+    typer.echo("the tasks of one: rlvla3 envs NAME; what really draws a frame: rlvla3 doctor")

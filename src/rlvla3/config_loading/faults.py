@@ -108,7 +108,7 @@ def _path(loc: tuple[str | int, ...], model: type[BaseModel], tree: Tree | None)
         if groups and element in {group.__name__ for group in groups}:
             at = _find(tree, tuple(parts))
             if at is not None and not isinstance(at, Branch) and _has_others(annotation, groups):
-                return None
+                return tuple(parts) if element is loc[-1] else None
             meant = pick(groups, at) if isinstance(at, Branch) else groups[0]
             if meant.__name__ != element:
                 return None
@@ -161,7 +161,7 @@ def _rule(item: Any, model: type[BaseModel]) -> str:
         known = tuple(model.model_fields) if len(item["loc"]) == 1 else ()
         return f"unknown key; {did_you_mean(str(item['loc'][-1]), known) if known else 'remove it'}"
     if kind in ("value_error", "assertion_error"):
-        return text.partition(", ")[2] or text
+        return _unnamed(text.partition(", ")[2] or text, item["loc"])
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a group of 'key: value' settings"
     text = re.sub(r", (unable to parse|got a number).*", "", text)
@@ -175,6 +175,12 @@ def _rule(item: Any, model: type[BaseModel]) -> str:
         .replace("a integer", "an integer")
         .replace("Input ", "must be ")
     )
+
+
+def _unnamed(text: str, loc: tuple[str | int, ...]) -> str:
+    """A rule of ours without the name of its field at its beginning, which the path tells already."""
+    name = re.escape(str(loc[-1])) if loc else ""
+    return re.sub(rf"^{name}(: | (?=must\b))", "", text) if name else text
 
 
 def _find(tree: Tree | None, path: tuple[str, ...]) -> Tree | None:

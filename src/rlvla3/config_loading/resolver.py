@@ -62,6 +62,10 @@ class Resolver:
     def _patched(self, tree: Branch, annotation: Any, path: tuple[str, ...], info: FieldInfo) -> Any:
         """Single items set over the field's default list."""
         default = info.get_default(call_default_factory=True) if not info.is_required() else ()
+        if not isinstance(default, list | tuple):
+            self._problem(tree, path, f"it is {default!r} and no list; give the whole list")
+            self.broken.add(path)
+            return []
         items = list(default)
         for key, value in tree.entries.items():
             if int(key) >= len(items):
@@ -125,7 +129,7 @@ class Resolver:
                 self._unknown(value, (*path, key), former)
             return
         hint = did_you_mean(path[-1], known)
-        elsewhere = [other for other in self.paths if other.rpartition(".")[2] == path[-1]]
+        elsewhere = [p for p in self.paths if p.rpartition(".")[2] == path[-1] and p != dotted]
         if elsewhere and not hint.startswith("did"):
             hint = "did you mean " + " or ".join(f"'{other}'" for other in elsewhere[:3]) + "?"
         self._problem(tree, path, f"unknown key; {hint}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import json
 import os
@@ -12,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlvla3.conformance.subject import FOUND, ConformanceError, Subject, fingerprint, observed, picture
+from rlvla3.conformance.faults import fault_of
+from rlvla3.conformance.subject import FOUND, ConformanceError, Subject, fingerprint, picture, use
 from rlvla3.messages import Start
-from rlvla3.plugins import USERS_FAULTS, in_words
-from rlvla3.simulators.api import Env
+from rlvla3.plugins import USERS_FAULTS
 
 _MB = 1024**2
 _LOOK_S, _LOOKS, _ALIKE = 0.05, 100, 5
@@ -30,7 +31,7 @@ def _episode(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
 def _torch(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     _ = subject.spec
     spec = "torch" in sys.modules
-    _use(subject.make(), subject, 0)
+    use(subject.make(), subject, 0)
     torch = sys.modules.get("torch")
     return {"spec": spec, "threads": torch.get_num_threads() if torch is not None and not spec else 0}
 
@@ -60,18 +61,9 @@ def _live(subject: Subject) -> None:
 
 def _build_use_close(subject: Subject) -> None:
     env = subject.simulator.make()
-    _use(env, subject, 0)
+    use(env, subject, 0)
     picture(env)
     env.close()
-
-
-def _use(env: Env, subject: Subject, state: int) -> None:
-    env.reset(Start(task=0, split="train", state=state), 0)
-    for action in subject.actions(3):
-        step = env.step(action)
-        if step.terminated or step.truncated:
-            break
-    observed(env)
 
 
 def _resets(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
@@ -79,11 +71,11 @@ def _resets(subject: Subject, order: dict[str, Any]) -> dict[str, Any]:
     env, count = subject.make(), order["resets"]
     warm, states = max(count // 3, 3), order["states"] or sys.maxsize
     for state in range(warm):
-        _use(env, subject, state % states)
+        use(env, subject, state % states)
     gc.collect()
     start_mb = _resident_mb()
     for state in range(warm, warm + count):
-        _use(env, subject, state % states)
+        use(env, subject, state % states)
     gc.collect()
     return {"mb": (_resident_mb() - start_mb) / count}
 
@@ -139,10 +131,10 @@ def main() -> None:
     try:
         with Subject(order["kind"], order["options"]) as subject:
             found = _JOBS[order["job"]](subject, order)
-    except ConformanceError as fault:
-        found = {"fault": str(fault)}
+    except ConformanceError as broken:
+        found = {"broken": str(broken)}
     except USERS_FAULTS as error:
-        found = {"fault": in_words(error)}
+        found = {"fault": dataclasses.asdict(fault_of(error))}
     sys.stdout.write(f"\n{FOUND}{json.dumps(found)}\n")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.conformance.episodes import expert_of
-from rlvla3.conformance.subject import Skipped, Subject, observed, plain, require
+from rlvla3.conformance.subject import Skipped, Subject, observed, plain, require, stepped
 from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 from rlvla3.simulators.chunking import ChunkResult, SerialBatch, chunk_step
@@ -39,7 +39,7 @@ def _single(env: Env, start: Start, actions: npt.NDArray[np.float32]) -> Outcome
     env.reset(start, 0)
     outcomes: Outcomes = []
     for action in actions:
-        outcomes.append(plain(env.step(action)))
+        outcomes.append(plain(stepped(env, action)))
         if outcomes[-1][1] or outcomes[-1][2]:
             break
     return outcomes
@@ -111,7 +111,7 @@ def _at_chunk_ends(
     env.reset(start, 0)
     found = [_copy(env)]
     for count, action in enumerate(actions, start=1):
-        step = env.step(action)
+        step = stepped(env, action)
         if every:
             observed(env)
         if count % CHUNK == 0:
@@ -149,7 +149,7 @@ def _to_success(subject: Subject, env: Env, start: Start) -> npt.NDArray[np.floa
     first = 0
     while len(actions) < _LONGEST and not (first and len(actions) >= first + _LOOKED_ON):
         actions.append(expert.act())  # type: ignore[attr-defined]
-        step = env.step(actions[-1])
+        step = stepped(env, actions[-1])
         again = first and step.success and step.terminated
         require(not again, f"a success was reported at sub-step {first} and again at the end, {len(actions)}")
         if step.success and not first:

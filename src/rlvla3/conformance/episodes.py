@@ -11,6 +11,7 @@ from rlvla3.conformance.subject import (
     picture,
     require,
     seen,
+    stepped,
 )
 from rlvla3.core.settings import TaskSettings
 from rlvla3.core.starts import Starts
@@ -30,7 +31,7 @@ def observations_are_as_specified(subject: Subject) -> None:
     for task in range(len(spec.tasks)):
         env.reset(Start(task=task, split="train", state=0), 0)
         _check_observation(subject, env, f"after the reset of task {task}")
-    env.step(subject.still(1)[0])
+    stepped(env, subject.still(1)[0])
     _check_observation(subject, env, "after a sub-step")
     frame = picture(env)
     shape = frame is None or (frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8)
@@ -63,11 +64,11 @@ def equal_starts_give_equal_episodes(subject: Subject) -> None:
     require(fingerprint(other, start, actions) == first, "an episode depends on which env runs it")
     env.reset(start, 0)
     other.reset(Start(task=0, split="held_out", state=1), 0)
-    env.step(actions[0])
-    other.step(-actions[0])
+    stepped(env, actions[0])
+    stepped(other, -actions[0])
     beside = {name: np.array(array) for name, array in observed(env).items()}
     env.reset(start, 0)
-    env.step(actions[0])
+    stepped(env, actions[0])
     for name, array in observed(env).items():
         require(np.array_equal(array, beside[name]), f"{name!r} changes when another env of the thread steps")
 
@@ -124,7 +125,7 @@ def solved_starts_are_told(subject: Subject) -> None:
             solved = env.reset(Start(task=task, split="train", state=state), 0)
             told = solved is None or isinstance(solved, bool | np.bool_)
             require(told, f"reset must return a bool or None, returned {solved!r}")
-            step = env.step(subject.still(1)[0])
+            step = stepped(env, subject.still(1)[0])
             require(
                 bool(solved) or not step.success,
                 f"task {task}, state {state}: a zero action succeeds at once; reset must return True there",
@@ -156,7 +157,7 @@ def _expert_solves(expert: object, env: Env) -> bool:
         action = expert.act()  # type: ignore[attr-defined]
         fits = action.dtype == np.float32 and bool(np.abs(action).max() <= 1)
         require(fits, "an expert's action must be float32 in [-1, 1]")
-        step = env.step(action)
+        step = stepped(env, action)
         if step.success or step.terminated or step.truncated:
             return bool(step.success)
     return False

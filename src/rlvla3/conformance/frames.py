@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from rlvla3.conformance.subject import Skipped, Subject, observed, picture, require
+from rlvla3.conformance.subject import Skipped, Subject, observed, picture, require, stepped
 from rlvla3.messages import Start
 from rlvla3.simulators.api import Env
 
@@ -56,7 +56,7 @@ def _moved(
     env.reset(_FIRST, 0)
     before = np.array(observed(env)[field])
     for _ in range(count):
-        step = env.step(action)
+        step = stepped(env, action)
         if step.terminated or step.truncated:
             break
     return before, np.array(observed(env)[field])

@@ -6,10 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlvla3.conformance.subject import Subject, importable, require, require_gl
+from rlvla3.conformance.subject import Subject, importable, require, require_gl, use
 from rlvla3.core.engine import Engine
 from rlvla3.messages import Event, Member, ReportEvaluation
 
+_HANGS = "has been stepping for"
+"""What is said of a member that hangs, in a reset or a sub-step."""
 _LATE_S = 5.0
 """Time that a controller on a busy machine may take to notice."""
 
@@ -57,17 +59,22 @@ def _survive(subject: Subject, step: int) -> None:
     from rlvla3.runtime.local.runtime import LocalRuntime
 
     require_gl(subject)
+    # What fails by itself would be lost again and again.
+    use(subject.make(), subject, 0)
+    subject.close()
     with TemporaryDirectory(prefix="rlvla3-hang-") as folder:
         marker = Path(folder) / "struck"
         assembly = Assembly(Config.model_validate(_run(subject, step, marker)))
         watcher = _Watcher()
         with importable():
             stop = LocalRuntime(assembly, Path(folder), watcher).run()
-        require(not stop.failed, f"the run did not get over it: {stop.reason}")
+        others = [reason for reason, _ in watcher.lost if _HANGS not in reason]
+        why = "; ".join([stop.reason, *(reason.splitlines()[0] for reason in others[:1])])
+        require(not stop.failed, f"the run did not get over it: {why}")
         require(marker.exists(), "the first start of task 0 was never run")
         require(len(watcher.lost) == 1, f"members were lost for {[reason for reason, _ in watcher.lost]}")
         ((reason, lost_s),) = watcher.lost
-        require("has been stepping for" in reason, f"the member was lost for another reason: {reason}")
+        require(_HANGS in reason, f"the member was lost for another reason: {reason}")
         took_s, deadline_s = lost_s - marker.stat().st_mtime, subject.profile.deadline_s
         require(
             took_s <= deadline_s + _LATE_S, f"ended after {took_s:.1f} s; the deadline is {deadline_s:g} s"

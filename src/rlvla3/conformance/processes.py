@@ -3,9 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
+from rlvla3.conformance.faults import ElsewhereError
 from rlvla3.conformance.subject import (
     ELSEWHERE,
     FOUND,
@@ -16,6 +16,7 @@ from rlvla3.conformance.subject import (
     importable,
     require,
 )
+from rlvla3.elsewhere import interpreter
 from rlvla3.messages import Start
 
 _LIFE_MB = 8.0
@@ -32,7 +33,7 @@ def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
     # no leak. With one arena memory that was freed is found again.
     with importable():
         run = subprocess.run(
-            [sys.executable, "-m", "rlvla3.conformance.child", order],
+            interpreter.command("", "rlvla3.conformance.child", order),
             capture_output=True,
             text=True,
             env={**os.environ, "MALLOC_ARENA_MAX": "1"},
@@ -43,7 +44,8 @@ def _elsewhere(subject: Subject, job: str, **arguments: Any) -> dict[str, Any]:
         raise ConformanceError(f"{ELSEWHERE}it ends with exit code {run.returncode}: {said[-1].strip()}")
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(FOUND))
     if "fault" in found:
-        raise ConformanceError(f"{ELSEWHERE}{found['fault']}")
+        raise ElsewhereError(found["fault"])
+    require("broken" not in found, f"{ELSEWHERE}{found.get('broken')}")
     require("Traceback" not in run.stderr, f"{ELSEWHERE}at its end it fails: {said[-1].strip()}")
     return found
 

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from rlvla3.errors import UserError
 from rlvla3.messages import Start
-from rlvla3.plugins import a_type
+from rlvla3.plugins import USERS_FAULTS, a_type
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Env, Observation, Simulator, SimulatorSpec, Step
+from rlvla3.simulators.chunking import a_step
 from rlvla3.simulators.registry import build, simulator_class, spec_of
 
 Split = Literal["train", "held_out", "demonstration"]
@@ -100,9 +101,21 @@ class Subject:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for env in self._envs:
-            env.close()
-        self._envs.clear()
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(*USERS_FAULTS):  # the first fault is the one to tell
+            self.close()
+
+    def close(self) -> None:
+        """Close every env that was built, also after one that fails; passes on the first fault."""
+        while self._envs:
+            try:
+                self._envs.pop().close()
+            except BaseException:
+                with contextlib.suppress(*USERS_FAULTS):
+                    self.close()
+                raise
 
     def build(self, **changes: Any) -> Simulator:
         """The adapter, with changed settings."""
@@ -179,7 +192,7 @@ def fingerprint(env: Env, start: Start, actions: npt.NDArray[np.float32]) -> str
     env.reset(start, 0)
     _add_observation(digest, env)
     for action in actions:
-        step = env.step(action)
+        step = stepped(env, action)
         digest.update(repr(plain(step)).encode())
         _add_observation(digest, env)
         if step.terminated or step.truncated:
@@ -195,6 +208,21 @@ def observed(env: Env) -> Observation:
         require(isinstance(array, np.ndarray), f"field {name!r} must be an array, it is {a_type(array)}")
     fields: Observation = found
     return fields
+
+
+def stepped(env: Env, action: npt.NDArray[np.float32]) -> Step:
+    """The outcome of a sub-step, and nothing else."""
+    return a_step(env.step, env.step(action))
+
+
+def use(env: Env, subject: Subject, state: int) -> None:
+    """A reset, some sub-steps and a look."""
+    env.reset(Start(task=0, split="train", state=state), 0)
+    for action in subject.actions(3):
+        step = stepped(env, action)
+        if step.terminated or step.truncated:
+            break
+    observed(env)
 
 
 def plain(step: Step) -> tuple[float, bool, bool, bool]:

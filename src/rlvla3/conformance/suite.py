@@ -1,14 +1,15 @@
 """All checks by name, and how they are run one after the other."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from rlvla3.conformance import chunks, episodes, frames, hanging, processes
-from rlvla3.conformance.subject import ELSEWHERE, ConformanceError, Skipped, Subject
+from rlvla3.conformance.faults import Result, Told
+from rlvla3.conformance.subject import ConformanceError, Skipped, Subject
 from rlvla3.errors import UserError
-from rlvla3.plugins import USERS_FAULTS, in_words
+from rlvla3.plugins import USERS_FAULTS
 
 Check = Callable[[Subject], None]
 
@@ -47,7 +48,7 @@ class Outcome:
     """How one check ended. ``text``: why it failed or was skipped."""
 
     name: str
-    result: Literal["ok", "failed", "skipped"]
+    result: Result
     text: str
     seconds: float
 
@@ -61,25 +62,22 @@ def run(subject: Subject, names: tuple[str, ...] = ()) -> Iterator[Outcome]:
     """
     if unknown := set(names) - CHECKS.keys():
         raise UserError(f"--only: {', '.join(sorted(unknown))} is no check; they are {', '.join(CHECKS)}")
-    told: dict[str, str] = {}
+    told = Told(episodes.observations_are_as_specified.__name__)
     for name in names or CHECKS:
         start_s = time.monotonic()
-        result, text = _made(CHECKS[name], subject)
-        if result == "failed":
-            first = told.setdefault(text.removeprefix(ELSEWHERE), name)
-            if first != name:
-                result, text = "skipped", f"not made: what {first} tells"
+        result, text = _made(name, subject, told)
         yield Outcome(name=name, result=result, text=text, seconds=time.monotonic() - start_s)
 
 
-def _made(check: Check, subject: Subject) -> tuple[Literal["ok", "failed", "skipped"], str]:
+def _made(name: str, subject: Subject, told: Told) -> tuple[Result, str]:
     try:
-        with subject:
-            check(subject)
-    except Skipped as reason:
-        return "skipped", str(reason)
-    except ConformanceError as fault:
-        return "failed", str(fault)
+        CHECKS[name](subject)
+    except (Skipped, ConformanceError, *USERS_FAULTS) as error:
+        with contextlib.suppress(*USERS_FAULTS):  # the first fault is the one to tell
+            subject.close()
+        return told.outcome(name, error)
+    try:
+        subject.close()
     except USERS_FAULTS as error:
-        return "failed", in_words(error)
+        return told.closed(name, error)
     return "ok", ""

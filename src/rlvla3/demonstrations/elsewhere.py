@@ -12,6 +12,7 @@ from rlvla3.demonstrations import working
 from rlvla3.demonstrations.collecting import Episode, Job
 from rlvla3.elsewhere import interpreter
 from rlvla3.errors import UserError
+from rlvla3.lifetime import kill_with_children
 
 
 def demonstrate_elsewhere(parts: Sequence[Sequence[Job]], workers: int) -> list[Episode]:
@@ -57,6 +58,7 @@ class _Worker:
                 env=interpreter.environment(python),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                start_new_session=True,
             )
         except OSError as error:
             raise UserError(f"simulator.python = {python!r}: cannot be started ({error.strerror})") from error
@@ -86,8 +88,8 @@ class _Worker:
         return [working.unpacked(episode) for episode in result.episodes]
 
     def end(self) -> None:
-        """Kill it, in the middle of an episode if need be."""
-        self._process.kill()
+        """Kill it and whatever it started, in the middle of an episode if need be."""
+        kill_with_children(self._process)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):

@@ -15,11 +15,11 @@ from rlvla3.elsewhere.asking import Answer, Fault, Faults, Question, Refusal, Re
 from rlvla3.errors import UserError
 from rlvla3.plugins import distrust, guarded
 from rlvla3.simulators.api import SimulatorSpec
-from rlvla3.simulators.registry import simulator_class
+from rlvla3.simulators.registry import require, simulator_class
 
 
 def answer(question: Question) -> Reply:
-    """Make the adapter and read what it offers."""
+    """Make the adapter, see that what it needs is here, and read what it offers."""
     kind = question.kind
     trust = (
         distrust(question.distrusted, question.trusted) if question.distrusted else contextlib.nullcontext()
@@ -32,7 +32,9 @@ def answer(question: Question) -> Reply:
             except ValidationError as error:
                 rules = located_rules(error, adapter.Settings)
                 return Faults(faults=tuple(Fault(path=path, rule=rule) for path, rule in rules))
-            spec: object = adapter(settings).spec
+            made = adapter(settings)
+            require(kind, made)
+            spec: object = made.spec
             return _checked(kind, spec, settings.model_dump(mode="json"))
     except UserError as error:
         return Refusal(text=str(error))

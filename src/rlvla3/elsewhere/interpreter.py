@@ -4,12 +4,10 @@ Such a process takes this package's files from here, so both ends always have th
 else from its own environment, which need not have this package installed.
 """
 
-import contextlib
 import functools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvla3.errors import UserError
+from rlvla3.lifetime import run_to_end
 
 LEAST = (3, 11)
 """Oldest Python that this package runs in."""
@@ -71,9 +70,10 @@ def command(python: str, module: str, *arguments: str) -> list[str]:
         module: its name, such as ``rlvla3.runtime.local.member``.
         arguments: what ``sys.argv[1:]`` will be.
     """
-    if not python:
+    # A process that was started so itself may lie where this package is not installed.
+    if not python and _START not in sys.orig_argv:
         return [sys.executable, "-m", module, *arguments]
-    return [python, "-c", _START, str(Path(__file__).parents[1]), module, *arguments]
+    return [python or sys.executable, "-c", _START, str(Path(__file__).parents[1]), module, *arguments]
 
 
 def environment(python: str) -> dict[str, str]:
@@ -155,25 +155,12 @@ def run(command: Sequence[str], python: str, timeout_s: float, given: bytes = b"
         OSError: it cannot be started.
         UserError: it said nothing in time.
     """
-    with subprocess.Popen(
-        command,
-        env=environment(python),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(given, timeout=timeout_s)
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                late = f"it said nothing within {timeout_s:g} s; name another interpreter"
-                raise _refusal(python, late) from error
-            raise
-        said = (err.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        return Finished(out=out, code=process.returncode, said=said)
+    try:
+        done = run_to_end(command, environment(python), timeout_s, given)
+    except subprocess.TimeoutExpired as error:
+        raise _refusal(python, f"it said nothing within {timeout_s:g} s; name another interpreter") from error
+    said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    return Finished(out=done.stdout, code=done.returncode, said=said)
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ class SimulatorSpec:
     meaning: Meaning | None = None
     """What the fields and the action are, so that policies that expect certain ones can be matched with
     them (``transforms.composing``); None: unknown, only a policy that takes anything can be used."""
+    needs_cuda: str = ""
+    """``option=value`` for which its envs need a CUDA device; empty: they need none."""
     exact_with: str = ""
     """``option=value`` with which equal starts would give bit-identical episodes; empty: they do. Without
     that nothing is evaluated or compared in groups."""
@@ -143,7 +145,11 @@ class Expert(Protocol):
 
 
 class Simulator(Protocol):
-    """An adapter: built from its own settings, describes itself, builds environments."""
+    """An adapter: built from its own settings, describes itself, builds environments.
+
+    One that needs something that may be missing (a package, a folder) can have a method ``require()`` that
+    looks, without importing it, and raises a ``UserError`` with the remedy: a run asks before it starts.
+    """
 
     Settings: ClassVar[type[Settings]]
 
@@ -164,16 +170,6 @@ class Simulator(Protocol):
         Raises:
             LookupError: this simulator has none, with the way to give demonstrations instead.
         """
-        ...
-
-
-@runtime_checkable
-class Installed(Protocol):
-    """An adapter that describes itself without the packages or files that its envs need."""
-
-    def lacks(self) -> str:
-        """What of these this machine lacks, with the command that gets it; empty if nothing. Imports none
-        of them."""
         ...
 
 

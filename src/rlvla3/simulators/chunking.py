@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlvla3.messages import Start
+from rlvla3.plugins import a_type, defined
 from rlvla3.simulators.api import Env, EnvBatch, Observation, Step
 
 
@@ -111,6 +112,20 @@ def _check_actions(indices: Sequence[int], actions: npt.NDArray[np.float32]) -> 
         )
 
 
+def a_step(method: Callable[..., object], found: object) -> Step:
+    """What the ``method`` of an env gave back, which is to be the outcome of a sub-step.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(found, Step):
+        return found
+    given = "None" if found is None else a_type(found)
+    raise TypeError(
+        f"{method.__name__}() must return a rlvla3.simulators.api.Step, it returned {given}{defined(method)}"
+    )
+
+
 class SerialBatch:
     """An ``EnvBatch`` of single envs, stepped in turn by the thread that calls.
 
@@ -154,10 +169,8 @@ class SerialBatch:
     def _finish(self, index: int) -> Step:
         env: Any = self._envs[index]
         if self._begins[index] is None:
-            step: Step = self._named(index, "stepped", env.step, self._actions[index])
-        else:
-            step = self._named(index, "stepped", env.finish)
-        return step
+            return a_step(env.step, self._named(index, "stepped", env.step, self._actions[index]))
+        return a_step(env.finish, self._named(index, "stepped", env.finish))
 
     def observe(self, indices: Sequence[int]) -> Sequence[Observation]:
         """The named envs' observations, rendered now."""

@@ -13,8 +13,8 @@ from rlvla3.messages import Start
 from rlvla3.plugins import USERS_FAULTS, in_words, resolve
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
-from rlvla3.simulators.gymnasium_making import draws
-from rlvla3.simulators.gymnasium_observation import drawn, entry
+from rlvla3.simulators.gymnasium_info import missing, number
+from rlvla3.simulators.gymnasium_making import draws, own_step_limit
 from rlvla3.simulators.gymnasium_scene import Look, Scene, check_alike, info_of_a_step, look_at
 from rlvla3.simulators.gymnasium_settings import EXPERTS, OWN_REWARD, SUCCESS_KEY, GymnasiumSettings
 from rlvla3.simulators.pixels import even
@@ -49,16 +49,16 @@ class GymnasiumEnv:
         return self._scenes[name]
 
     def reset(self, start: Start, step_limit: int) -> None:
-        """Reset with a seed of its own for each (split, state); ``step_limit`` 0 adds no limit."""
+        """Reset with a seed of its own for each (split, state); ``step_limit`` 0: the environment's own."""
         s = self._settings
         self.scene = self._scene(list(s.each)[start.task])
         words = np.random.SeedSequence([s.seed, SPLITS.index(start.split), start.state])
         options = _drawn(s, words)
         self.raw, info = self.scene.reset(int(words.generate_state(1)[0]), options)
         self._check_instruction(start.task)
-        self._limit, self._steps = step_limit, 0
+        self._limit, self._steps = step_limit or own_step_limit(self.scene.env), 0
         self.episodes += 1
-        potential = _number(info, "potential", s.potential) if self._rewarding.shaped else None
+        potential = number(info, "potential", s.potential) if self._rewarding.shaped else None
         self._measured = potential is not None
         if potential is not None:
             self._rewarding.begin(potential)
@@ -94,11 +94,11 @@ class GymnasiumEnv:
         """Whether the task is solved. Some environments say so only where they end an episode (``over``): an
         entry that was asked for by name has to be there then."""
         s = self._settings
-        found = own if s.success_key == OWN_REWARD else _number(info, "success_key", s.success_key)
+        found = own if s.success_key == OWN_REWARD else number(info, "success_key", s.success_key)
         if found is None:
             asked = s.success_key not in ("", SUCCESS_KEY)
             if s.success_threshold is not None or (over and asked):
-                raise UserError(_missing("success_key", s.success_key, info))
+                raise UserError(missing("success_key", s.success_key, info))
             return False
         return bool(found) if s.success_threshold is None else found >= s.success_threshold
 
@@ -106,9 +106,9 @@ class GymnasiumEnv:
         if not self._rewarding.shaped:
             return self._rewarding(info, success, own)
         name = self._settings.potential
-        potential = own if name == OWN_REWARD else _number(info, "potential", name)
+        potential = own if name == OWN_REWARD else number(info, "potential", name)
         if potential is None:
-            raise UserError(_missing("potential", name, info))
+            raise UserError(missing("potential", name, info))
         if not self._measured:
             # Its reset does not say it: the first sub-step counts as one that changed nothing.
             self._rewarding.begin(potential)
@@ -126,7 +126,7 @@ class GymnasiumEnv:
             UserError: there is neither.
         """
         if draws(self.scene.env):
-            return even(np.asarray(drawn(self.scene.env.render, self.scene.what), np.uint8))
+            return even(self.scene.picture())
         for array in self.observe().values():
             if array.ndim == 3:
                 return even(array)
@@ -198,7 +198,9 @@ class Gymnasium:
             action_dim=first.action_dim,
             tasks=tuple(looks),
             instructions=tuple(look.instruction for look in looks.values()),
-            step_limits=s.limits,
+            step_limits=tuple(
+                limit or look.step_limit for limit, look in zip(s.limits, looks.values(), strict=True)
+            ),
             fingerprint=_fingerprint(s, first.versions),
         )
 
@@ -210,6 +212,15 @@ class Gymnasium:
     def _function(self) -> RewardFunction | None:
         s = self._settings
         return load_reward(s.reward, info_of_a_step(s)) if ":" in s.reward else None
+
+    def require(self) -> None:
+        """Make sure that the user's expert can be loaded.
+
+        Raises:
+            UserError: it cannot.
+        """
+        if ":" in self._settings.expert:
+            resolve("simulator.options.expert", self._settings.expert, EXPERTS)
 
     def make(self) -> GymnasiumEnv:
         """Build one environment."""
@@ -254,34 +265,3 @@ def _fingerprint(settings: GymnasiumSettings, versions: Mapping[str, str]) -> di
 
 def _text(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, default=str) if values else ""
-
-
-def _number(info: Mapping[str, Any], setting: str, path: str) -> float | None:
-    """An entry of ``info``; None where it has none.
-
-    Raises:
-        UserError: it is neither a number nor true or false.
-    """
-    try:
-        found = entry(info, path) if path else None
-    except (KeyError, IndexError, TypeError):
-        return None
-    if found is None:
-        return None
-    try:
-        value = np.asarray(found)
-        if value.size == 1 and value.dtype.kind in "biuf":
-            return float(value.item())
-    except ValueError:
-        pass
-    raise UserError(
-        f"simulator.options.{setting} = {path!r}: what this environment's info has there is no single "
-        f"number and not true or false ({type(found).__name__}); name an entry that is, or {OWN_REWARD}"
-    )
-
-
-def _missing(setting: str, name: str, info: Mapping[str, Any]) -> str:
-    return (
-        f"simulator.options.{setting} = {name!r}: this environment's info has no such entry; it has "
-        f"{', '.join(info) or 'none'}; name one of these, or {OWN_REWARD}"
-    )

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
-from rlvla3.plugins import USERS_FAULTS, in_words
+from rlvla3.plugins import USERS_FAULTS, a_type, in_words
 from rlvla3.settings import Settings
 from rlvla3.simulators.api import Observation
 from rlvla3.simulators.pixels import as_bytes, shrink
+from rlvla3.simulators.tasks import differing
 
 STATE = "proprioception"
 """The field that holds everything that is not a picture."""
@@ -45,6 +46,11 @@ class ObservationSettings(Settings):
     """Entries that are packed, in this order, into the field ``proprioception``."""
     instruction: str = ""
     """Entry that holds the instruction as text, always the same one; empty: as ``instruction`` says."""
+
+    @field_validator("state")
+    @classmethod
+    def _entries_differ(cls, state: tuple[str, ...]) -> tuple[str, ...]:
+        return differing("state", state)
 
     @model_validator(mode="after")
     def _whole(self) -> "ObservationSettings":
@@ -148,6 +154,12 @@ class Transform:
                     f"{self._what}: the observation's entry {path!r} is {self._spaces[path]}, which is no "
                     "vector of numbers; leave it out of simulator.options.observation.state"
                 )
+        for path in self._state:
+            if _is_image(self._spaces[path]):
+                raise UserError(
+                    f"{self._what}: the observation's entry {path!r} is a picture "
+                    f"{self._spaces[path].shape}; name it in simulator.options.observation.images"
+                )
         for path in texts:
             if type(self._spaces[path]).__name__ != "Text":
                 raise UserError(
@@ -196,7 +208,12 @@ class Transform:
 
     def _image(self, name: str, source: ImageSource, raw: Any) -> npt.NDArray[np.uint8]:
         call = source.source.endswith(_CALL)
-        found = self._call(source.source) if call else self._entry(raw, source.source)
+        found = self._call(name, source.source) if call else self._entry(raw, source.source)
+        if found is None or isinstance(found, str | Mapping):
+            raise UserError(
+                f"{self._what}: image {name!r} from {source.source!r}: it gives {a_type(found)} and no "
+                f"picture; name one that does in simulator.options.observation.images.{name}"
+            )
         try:
             pixels = as_bytes(np.asarray(found), channels_first=source.channels_first, scale=source.scale)
         except (ValueError, TypeError) as error:
@@ -206,7 +223,7 @@ class Transform:
             ) from error
         return shrink(pixels, source.size) if source.size else pixels
 
-    def _call(self, source: str) -> Any:
+    def _call(self, image: str, source: str) -> Any:
         name = source.removesuffix(_CALL)
         method = getattr(self._env if name == "render" else self._env.unwrapped, name, None)
         if not callable(method):
@@ -214,7 +231,16 @@ class Transform:
                 f"{self._what}: simulator.options.observation names {source!r}, but the environment has no "
                 f"method {name}; name an entry of its observations ({self._listed()})"
             )
-        return drawn(method, self._what)
+        if name == "render":
+            return drawn(method, self._what)
+        try:
+            return method()
+        except USERS_FAULTS as error:
+            raise UserError(
+                f"{self._what}: image {image!r} from {source!r}: the method fails "
+                f"({in_words(error, method)}); mend it, or name one that draws in "
+                f"simulator.options.observation.images.{image}"
+            ) from error
 
     def instruction(self, raw: Any) -> str:
         """The instruction in an observation; empty where no entry holds it."""

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec
 from rlvla3.plugins import USERS_FAULTS, in_words
-from rlvla3.simulators.gymnasium_making import draws, make, provenance
-from rlvla3.simulators.gymnasium_observation import Transform, entry, leaves
+from rlvla3.simulators.gymnasium_info import missing, number
+from rlvla3.simulators.gymnasium_making import close, draws, make, own_step_limit, provenance
+from rlvla3.simulators.gymnasium_observation import Transform, drawn, entry, leaves
 from rlvla3.simulators.gymnasium_settings import GymnasiumSettings
 
 
@@ -25,7 +26,7 @@ class Scene:
         self.env = make(task.env_id, task.arguments, self.what)
         rendered = settings.image_size if settings.image == "render" else 0
         if rendered and not draws(self.env):
-            self.env.close()
+            close(self.env)
             raise UserError(
                 f"{self.what} = {task.env_id!r} draws no pictures, so image: render has none; "
                 "leave image out, or set simulator.options.arguments.render_mode"
@@ -57,10 +58,30 @@ class Scene:
         found = self.env.step(own)
         if isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], Mapping):
             observation, reward, ended, cut, info = found
-            return observation, float(reward), bool(ended), bool(cut), info
+            try:
+                return observation, float(reward), bool(ended), bool(cut), info
+            except (TypeError, ValueError) as error:
+                raise UserError(
+                    f"{self.what}: reward, terminated and truncated of its step must be a number and two of "
+                    f"true or false, they are {reward!r}, {ended!r} and {cut!r}; mend the environment"
+                ) from error
         raise UserError(
             f"{self.what}: its step must return (observation, reward, terminated, truncated, info), it "
             f"returned {_shown(found)}; mend the environment, or wrap one made for an older Gymnasium"
+        )
+
+    def picture(self) -> npt.NDArray[np.uint8]:
+        """The environment's own picture [H, W, 3].
+
+        Raises:
+            UserError: it draws something else.
+        """
+        pixels = np.asarray(drawn(self.env.render, self.what))
+        if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3:
+            return pixels
+        raise UserError(
+            f"{self.what}: its render must give a picture uint8 [H, W, 3], it gives {pixels.dtype} "
+            f"{list(pixels.shape)}; mend the environment"
         )
 
     def scaled(self, action: npt.NDArray[np.float32], raw: Any) -> npt.NDArray[Any]:
@@ -111,25 +132,38 @@ class Look:
 
     fields: tuple[FieldSpec, ...]
     action_dim: int
+    step_limit: int
+    """The environment's own; 0: none is known."""
     instruction: str
     versions: Mapping[str, str]
 
 
 def look_at(settings: GymnasiumSettings, name: str) -> Look:
-    """Build a task's environment, reset it once, and close it.
+    """Build a task's environment, reset it once, and close it. Where settings name entries of ``info``, a
+    sub-step shows whether they are there.
 
     Raises:
         UserError: it cannot be made or looked at, or the settings do not fit it.
     """
     with _built(settings, name) as scene:
         raw, _ = scene.reset(0)
-        scene.scaled(np.zeros(len(scene.low), np.float32), raw)
+        idle = scene.scaled(np.zeros(len(scene.low), np.float32), raw)
+        fields, told = scene.transform.specs(raw), scene.transform.instruction(raw)
+        if settings.entries:
+            _check_entries(settings, scene.step(idle)[4])
         return Look(
-            fields=scene.transform.specs(raw),
+            fields=fields,
             action_dim=len(scene.low),
-            instruction=scene.transform.instruction(raw) or settings.each[name].instruction,
+            step_limit=own_step_limit(scene.env),
+            instruction=told or settings.each[name].instruction,
             versions=provenance(scene.env),
         )
+
+
+def _check_entries(settings: GymnasiumSettings, info: Mapping[str, Any]) -> None:
+    for setting, name in settings.entries.items():
+        if number(info, setting, name) is None:
+            raise UserError(missing(setting, name, info))
 
 
 @contextlib.contextmanager
@@ -139,8 +173,10 @@ def _built(settings: GymnasiumSettings, name: str) -> Iterator[Scene]:
     try:
         try:
             yield scene
-        finally:
-            scene.env.close()
+        except BaseException:
+            close(scene.env)
+            raise
+        scene.env.close()
     except UserError:
         raise
     except USERS_FAULTS as error:

@@ -1,10 +1,10 @@
 """Settings of the Gymnasium simulator."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlvla3.errors import meant
 from rlvla3.plugins import permit
 from rlvla3.settings import Settings
 from rlvla3.simulators.gymnasium_observation import ObservationSettings
@@ -102,8 +102,7 @@ class GymnasiumSettings(TaskSettings):
         if ":" in expert:
             permit("expert", expert)
         elif expert and expert not in EXPERTS:
-            hint = meant(expert, EXPERTS, f"known: {', '.join(EXPERTS)}")
-            raise ValueError(f"expert must be module:attribute or a known name, it is {expert!r}; {hint}")
+            raise ValueError(f"must be {', '.join(EXPERTS)} or module:attribute; it is {expert!r}")
         return expert
 
     @model_validator(mode="after")
@@ -126,6 +125,11 @@ class GymnasiumSettings(TaskSettings):
                 f"relative_to and reach belong together, they are {self.relative_to!r} and {self.reach:g}; "
                 "set both, or none"
             )
+        if self.image == "render" and "image" in self.observation.images:
+            raise ValueError(
+                "image: render and observation.images both make the field 'image'; leave one out, or give "
+                "that of observation.images another name"
+            )
         if self.potential_range[0] == self.potential_range[1]:
             raise ValueError(
                 f"potential_range must be two different numbers; it is {list(self.potential_range)}"
@@ -143,6 +147,26 @@ class GymnasiumSettings(TaskSettings):
                 instruction=task.instruction or self.instruction,
             )
         return whole
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """Entries that ``info`` must have at every sub-step, by the setting that names them."""
+        asked = {"potential": self.potential} if self.reward == "shaped" else {}
+        if self.success_threshold is not None:
+            asked["success_key"] = self.success_key
+        return {setting: name for setting, name in asked.items() if name != OWN_REWARD}
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """See ``TaskSettings``."""
+        yield from super().without_effect()
+        if self.reward != "shaped":
+            for name in ("potential", "potential_range"):
+                yield name, f"reward {self.reward} shapes nothing"
+        if self.image == "none":
+            yield "image_size", "there is no field image from image: render"
+        for name in ("env_id", "instruction"):
+            if self.tasks and all(getattr(task, name) for task in self.tasks.values()):
+                yield name, "each of tasks has its own"
 
     @property
     def _names(self) -> tuple[str, ...]:

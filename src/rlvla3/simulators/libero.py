@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from rlvla3.errors import meant, refusals_of
+from rlvla3.errors import meant
 from rlvla3.messages import FieldSpec, Start
 from rlvla3.simulators.api import Observation, SimulatorSpec, Step
 from rlvla3.simulators.ending import ending
@@ -26,7 +26,14 @@ from rlvla3.simulators.libero_states import load_states
 from rlvla3.simulators.libero_tasks import STEP_LIMITS, SUITES, instruction
 from rlvla3.simulators.mujoco_rendering import View, free_thread
 from rlvla3.simulators.protocols import EvaluationProtocol
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
+from rlvla3.simulators.tasks import (
+    RewardFunction,
+    Rewarding,
+    TaskSettings,
+    differing,
+    load_reward,
+    without_dense,
+)
 
 ACTION_DIM = 7
 """End effector's displacement (1 = 5 cm), its turn (1 = 0.5 rad), gripper (1 closes)."""
@@ -80,23 +87,17 @@ class LiberoSettings(TaskSettings):
     @field_validator("tasks")
     @classmethod
     def _known_tasks(cls, tasks: tuple[int | str, ...], info: Any) -> tuple[int | str, ...]:
-        known = SUITES[info.data.get("suite", "libero_spatial")]
-        return all_different("tasks", tuple(_named(task, known) for task in tasks) or known)
+        suite = info.data.get("suite", "libero_spatial")
+        return differing("tasks", tuple(_named(task, suite) for task in tasks)) or SUITES[suite]
 
     @field_validator("cameras")
     @classmethod
     def _cameras_differ(cls, cameras: tuple[Camera, ...]) -> tuple[Camera, ...]:
-        all_different("cameras", cameras)
-        return cameras
+        return differing("cameras", cameras)
 
     @model_validator(mode="after")
     def _has_this_reward(self) -> "LiberoSettings":
-        if self.reward != "success" and ":" not in self.reward:
-            raise ValueError(
-                "reward must be success or module:attribute: LIBERO has no dense reward; "
-                f"it is {self.reward!r}"
-            )
-        return self
+        return without_dense(self, "LIBERO")
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -113,17 +114,25 @@ class LiberoSettings(TaskSettings):
         return tuple(limit or STEP_LIMITS[self.suite] for limit in super().limits)
 
 
-def _named(task: int | str, known: tuple[str, ...]) -> str:
+def _named(task: int | str, suite: str) -> str:
+    known = SUITES[suite]
     if isinstance(task, int):
         if not 0 <= task < len(known):
-            raise ValueError(f"tasks: {task} is outside 0…{len(known) - 1}; use numbers of these, or names")
+            raise ValueError(
+                f"tasks: {task} is outside 0…{len(known) - 1}; use numbers of these, or names "
+                "(rlvla3 envs libero lists both)"
+            )
         return known[task]
     if task not in known:
-        suites = [name for name, tasks in SUITES.items() if task in tasks]
-        other = f"it is one of suite: {suites[0]}" if suites else "rlvla3 envs libero lists them"
-        hint = other if suites else meant(task, known, other)
-        raise ValueError(f"tasks: {task!r} is no task of this suite; {hint}")
+        raise ValueError(f"tasks: {task!r} is no task of suite {suite}; {_hint(task, known)}")
     return task
+
+
+def _hint(task: str, known: tuple[str, ...]) -> str:
+    others = [suite for suite, names in SUITES.items() if task in names]
+    if others:
+        return f"it is one of suite {others[0]}: set suite too"
+    return meant(task, known, "rlvla3 envs libero lists numbers and names")
 
 
 class _ScenePool(threading.local):
@@ -337,6 +346,14 @@ class Libero:
             exact_with="" if s.hard_reset else "hard_reset=true",
         )
 
+    def require(self) -> None:
+        """Make sure that LIBERO, or the checkout that ``source`` names, is here and whole.
+
+        Raises:
+            UserError: it is not, with the command that installs it.
+        """
+        find_folders(self._settings.source)
+
     def make(self) -> LiberoEnv:
         """Build one environment; the first one of a process loads its first task and compiles.
 
@@ -350,10 +367,6 @@ class Libero:
             env.close()
             raise
         return env
-
-    def lacks(self) -> str:
-        """LIBERO, its checkout or its meshes, where they are not there."""
-        return next(refusals_of(lambda: find_folders(self._settings.source)), "")
 
     def expert(self, env: LiberoEnv) -> PickAndPlace:
         """A scripted expert for tasks that put one thing on another.

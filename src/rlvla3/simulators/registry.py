@@ -1,11 +1,13 @@
 """Find a simulator adapter by name, importing only that one."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from rlvla3.errors import UserError
-from rlvla3.plugins import component, guarded
+from rlvla3.plugins import USERS_FAULTS, component, guarded
 from rlvla3.settings import Settings
-from rlvla3.simulators.api import Simulator, SimulatorSpec
+from rlvla3.simulators.api import Env, Simulator, SimulatorSpec
 
 BUILT_IN = {
     "metaworld": "rlvla3.simulators.metaworld:Metaworld",
@@ -16,6 +18,8 @@ BUILT_IN = {
     "maniskill": "rlvla3.simulators.maniskill:Maniskill",
 }
 """Adapters of this package as ``module:attribute``."""
+_RUN_OTHERS = ("gymnasium",)
+"""Those of them whose envs are code of others, which the user named."""
 
 
 def simulator_class(kind: str) -> Any:
@@ -38,6 +42,16 @@ def build(kind: str, adapter: Any, settings: Settings) -> Simulator:
     return made
 
 
+def require(kind: str, simulator: Simulator) -> None:
+    """Make sure that what an adapter needs for its envs is in this environment.
+
+    Raises:
+        UserError: it is not, or an adapter of the user's own fails.
+    """
+    with guarded("simulator.kind", kind):
+        getattr(simulator, "require", lambda: None)()
+
+
 def spec_of(kind: str, simulator: Simulator) -> SimulatorSpec:
     """What an adapter offers.
 
@@ -57,3 +71,30 @@ def spec_of(kind: str, simulator: Simulator) -> SimulatorSpec:
             "see rlvla3.simulators.api"
         )
     return found
+
+
+def watched(kind: str) -> contextlib.AbstractContextManager[None]:
+    """Tell in one line what goes wrong in envs that are no code of this package.
+
+    Raises:
+        UserError: such code raised something.
+    """
+    return guarded("simulator.kind", kind, foreign=kind in _RUN_OTHERS)
+
+
+@contextlib.contextmanager
+def env_of(kind: str, simulator: Simulator) -> Iterator[Env]:
+    """An env of an adapter for a while; it is closed at the end, and the first fault is the one that is told.
+
+    Raises:
+        UserError: code that is not of this package raised something.
+    """
+    with watched(kind):
+        env = simulator.make()
+        try:
+            yield env
+        except BaseException:
+            with contextlib.suppress(*USERS_FAULTS):
+                env.close()
+            raise
+        env.close()

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rlvla3.errors import UserError
 from rlvla3.messages import FieldSpec, Start
@@ -30,7 +30,14 @@ from rlvla3.simulators.ending import ending
 from rlvla3.simulators.image_fields import image_field
 from rlvla3.simulators.mujoco_rendering import SceneRenderer, View, choose_backend
 from rlvla3.simulators.robocasa_meaning import meaning
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, all_different, load_reward
+from rlvla3.simulators.tasks import (
+    RewardFunction,
+    Rewarding,
+    TaskSettings,
+    differing,
+    load_reward,
+    without_dense,
+)
 
 ACTION_DIM = 12
 ROBOT = "PandaOmron"
@@ -121,11 +128,17 @@ class RobocasaSettings(TaskSettings):
     """Folder of RoboCasa's assets; empty: ``$ROBOCASA_ASSETS_PATH``, or the package's own."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed from which the initial states of all splits are derived."""
+    reward: str = "success"
+    """``success`` (1 at success), or ``module:attribute`` of a function (info, success, dense) -> reward."""
 
     @field_validator("tasks", "cameras")
     @classmethod
-    def _each_once(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        return all_different(str(info.field_name), names)
+    def _differ(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        return differing(str(info.field_name), values)
+
+    @model_validator(mode="after")
+    def _has_this_reward(self) -> "RobocasaSettings":
+        return without_dense(self, "RoboCasa")
 
 
 class RobocasaEnv:
@@ -269,7 +282,9 @@ class Robocasa:
             action_dim=ACTION_DIM,
             tasks=s.tasks,
             instructions=tuple(map(_in_words, s.tasks)),
-            step_limits=s.limits,
+            step_limits=tuple(
+                limit or package.own_step_limit(task) for task, limit in zip(s.tasks, s.limits, strict=True)
+            ),
             fingerprint={
                 "simulator": "robocasa",
                 "robot": ROBOT,

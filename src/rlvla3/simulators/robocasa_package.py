@@ -72,7 +72,7 @@ def require(assets: str, tasks: tuple[str, ...]) -> None:
     known = task_names()
     for task in tasks:
         if task not in known:
-            hint = meant(task, known, "names are like OpenDrawer")
+            hint = meant(task, known, "see rlvla3 envs robocasa")
             raise UserError(f"simulator.options.tasks: {task!r} is not a task of RoboCasa; {hint}")
     folder = assets_folder(assets)
     lacking = [part for part in _PARTS if not any((folder / part).glob("*/*"))]
@@ -125,11 +125,21 @@ def load(assets: str) -> None:
 
 
 def own_step_limit(task: str) -> int:
-    """Sub-steps that RoboCasa gives an episode of a task; after ``load``."""
-    from robocasa.utils.dataset_registry import ATOMIC_TASK_DATASETS, COMPOSITE_TASK_DATASETS
+    """Sub-steps that RoboCasa gives an episode of a task."""
+    return _own_step_limits().get(task, _OTHER_LIMIT)
 
-    entry = ATOMIC_TASK_DATASETS.get(task) or COMPOSITE_TASK_DATASETS.get(task) or {}
-    return int(entry.get("horizon", _OTHER_LIMIT))
+
+@functools.cache
+def _own_step_limits() -> dict[str, int]:
+    """Those of all tasks that have one, read from the package's text: ``Task=dict(…, horizon=450)``."""
+    text = (folder_of("robocasa") / "utils" / "dataset_registry.py").read_text(encoding="utf-8")
+    found: dict[str, int] = {}
+    for entry in ast.walk(ast.parse(text)):
+        if isinstance(entry, ast.keyword) and entry.arg and isinstance(entry.value, ast.Call):
+            for part in entry.value.keywords:
+                if part.arg == "horizon":
+                    found.setdefault(entry.arg, int(ast.literal_eval(part.value)))
+    return found
 
 
 _OTHER_LIMIT = 1000

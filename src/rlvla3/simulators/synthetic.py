@@ -6,7 +6,7 @@ Neither needs GL, downloads or another package, and a sub-step costs microsecond
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from rlvla3.simulators.synthetic_reach import (
     draw,
     place,
 )
-from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, load_reward
+from rlvla3.simulators.tasks import RewardFunction, Rewarding, TaskSettings, differing, load_reward
 from rlvla3.simulators.whole_batch import EnvsTogether
 from rlvla3.transforms.meaning import Camera, Meaning, Numbers
 
@@ -35,6 +35,8 @@ _IMAGE_SIZE = 32
 _LATENCY, _PLACES = 0, 1
 _BLOCK = 64
 """Sub-steps whose latencies are drawn together."""
+_OF_DELAY = ("mean_ms", "cv", "latency", "action_dim", "constant_reward", "success_at")
+_OF_REACH = ("colours", "reward", "shaping_weight", "shaping_discount", "step_penalty")
 _REACH = Meaning(
     cameras=(Camera(field="image", role="front", height=_IMAGE_SIZE, width=_IMAGE_SIZE),),
     state={
@@ -85,8 +87,7 @@ class SyntheticSettings(TaskSettings):
     def _fit(self) -> "SyntheticSettings":
         if isinstance(self.mean_ms, tuple) and not self.mean_ms:
             raise ValueError("mean_ms must have a number for each task; it is empty")
-        if len(set(self.colours)) < len(self.colours):
-            raise ValueError(f"colours must differ; they are {', '.join(self.colours)}")
+        differing("colours", self.colours)
         if min(_each(self.mean_ms, 1)) < 0:
             raise ValueError(f"mean_ms must be 0 or more; it is {self.mean_ms}")
         if self.latency != "constant" and self.cv == 0:
@@ -104,6 +105,18 @@ class SyntheticSettings(TaskSettings):
     def own_limit(self) -> int:
         """Step limit when none is given; 0: unlimited."""
         return self.episode_length or (OWN_STEP_LIMIT if self.task == "reach" else 0)
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """One step limit for each task: the own one where none is given; 0: unlimited."""
+        return tuple(limit or self.own_limit for limit in super().limits)
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """See ``TaskSettings``."""
+        if self.task == "reach":
+            yield from super().without_effect()
+        for name in _OF_DELAY if self.task == "reach" else _OF_REACH:
+            yield name, f"task {self.task} does not use it"
 
 
 def _each(value: float | tuple[float, ...], count: int) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """When an episode ends and what a sub-step is worth: the same settings for every simulator that has tasks."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ RewardFunction = Callable[[Mapping[str, Any], bool, float], float]
 dictionary, ``success`` whether the task is solved at this sub-step, ``dense`` its dense reward (0 where
 it has none). It is tried once with zeros before anything starts."""
 REWARDS = ("success", "dense", "shaped")
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound="TaskSettings")
 
 
 class TaskSettings(Settings):
@@ -37,13 +39,6 @@ class TaskSettings(Settings):
     """Taken off the reward of every sub-step, whatever ``reward`` is: being fast pays."""
     terminate_on_success: bool = True
     """End the episode at the first success; otherwise only the step limit ends it."""
-
-    def without_effect(self) -> Iterator[tuple[str, str]]:
-        """Settings that were given and do nothing, and why with the remedy, for warnings."""
-        if self.reward != "shaped":
-            for name in ("shaping_weight", "shaping_discount"):
-                if name in self.model_fields_set:
-                    yield name, f"reward: {self.reward} has no shaping term; leave it out"
 
     @model_validator(mode="after")
     def _limits_and_reward_fit(self) -> "TaskSettings":
@@ -74,16 +69,39 @@ class TaskSettings(Settings):
         names: tuple[str, ...] = self.tasks  # type: ignore[attr-defined]
         return names
 
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Options that do nothing whatever they are, because of another one: (name, why)."""
+        if self.reward != "shaped":
+            for name in ("shaping_weight", "shaping_discount"):
+                yield name, f"reward {self.reward} shapes nothing"
+        elif not self.shaping_weight:
+            yield "shaping_discount", "shaping_weight is 0"
 
-def all_different(field: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names themselves.
+
+def without_dense(settings: _S, simulator: str) -> _S:
+    """The settings, for a simulator that has no dense reward.
 
     Raises:
-        ValueError: one is there twice.
+        ValueError: one is asked for.
     """
-    if len(set(names)) < len(names):
-        raise ValueError(f"{field} must differ; they are {', '.join(names)}; name each once")
-    return names
+    if settings.reward != "success" and ":" not in settings.reward:
+        raise ValueError(
+            f"reward must be success or module:attribute: {simulator} has no dense reward; "
+            f"it is {settings.reward!r}"
+        )
+    return settings
+
+
+def differing(what: str, values: tuple[_T, ...]) -> tuple[_T, ...]:
+    """The values of a setting, none of which may be there twice.
+
+    Raises:
+        ValueError: one is.
+    """
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise ValueError(f"{what} must differ; {twice[0]} is there twice, leave one out")
+    return values
 
 
 def load_reward(name: str, info: tuple[str, ...]) -> RewardFunction | None:

@@ -1,7 +1,9 @@
 """What a transform is: an invertible pair of functions of one array."""
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy.typing as npt
 
@@ -53,6 +55,41 @@ class Inverse:
     def invert(self, values: Array) -> Array:
         """What the step does."""
         return self.step.apply(values)
+
+
+def check_declared(what: str, faults: Iterable[str]) -> None:
+    """Refuse a declaration that cannot be meant, when it is built.
+
+    Raises:
+        ValueError: one line with everything that is wrong with it; ``what`` names it.
+    """
+    if found := "; ".join(faults):
+        raise ValueError(f"{what}: {found}")
+
+
+def choice_faults(what: str, value: object, choices: Any) -> Iterator[str]:
+    """A line if a value is none of a Literal's."""
+    known = get_args(choices)
+    if value not in known:
+        yield f"{what} must be {', '.join(map(repr, known))}, it is {value!r}"
+
+
+def factor_faults(what: str, value: float) -> Iterator[str]:
+    """A line if nothing can be divided by a factor."""
+    if value == 0 or not math.isfinite(value):
+        yield f"{what} must be a finite number other than 0, it is {value:g}"
+
+
+def finite_faults(what: str, *values: float) -> Iterator[str]:
+    """A line if a number is none that arrays can be filled with."""
+    if not all(map(math.isfinite, values)):
+        yield f"{what} must be finite, it is {', '.join(f'{value:g}' for value in values)}"
+
+
+def ends_faults(one: str, ends: tuple[float, ...], other: str, opposite: tuple[float, ...]) -> Iterator[str]:
+    """A line if the numbers of two ends do not say how far between them something is."""
+    if not ends or len(ends) != len(opposite) or any(a == b for a, b in zip(ends, opposite, strict=False)):
+        yield f"{one} {ends} and {other} {opposite} must be equally many numbers that differ"
 
 
 def check_last(values: Array, size: int, what: str) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from rlvla3.settings import Settings
+from rlvla3.transforms.api import check_declared, choice_faults, finite_faults
 from rlvla3.transforms.images import Range
-from rlvla3.transforms.meaning import Part, choice_faults
+from rlvla3.transforms.meaning import Part, places, total, twice_faults
 from rlvla3.transforms.resizing import Filter, Place
 
 BLANK = "blank"
@@ -31,8 +32,10 @@ class Picture:
     pad: int = 0
     """Byte of the padding."""
 
-    def faults(self) -> Iterator[str]:
-        """What cannot be meant."""
+    def __post_init__(self) -> None:
+        check_declared("picture", self._faults())
+
+    def _faults(self) -> Iterator[str]:
         if min(self.height, self.width) < 1:
             yield f"height and width must be at least 1, they are {self.height} and {self.width}"
         if not 0 < self.crop <= 1:
@@ -67,16 +70,39 @@ class Expectation:
     """(action part, state part): it says the action as a difference to that part of the state at the
     beginning of the chunk, in its own units."""
 
-    def faults(self) -> Iterator[str]:
-        """What cannot be meant, whatever the simulator."""
-        yield from (f"picture: {fault}" for fault in (self.picture.faults() if self.picture else ()))
+    def __post_init__(self) -> None:
+        check_declared("expectation", (*self._own_faults(), *self._relative_faults()))
+
+    def _own_faults(self) -> Iterator[str]:
+        yield from twice_faults("cameras", self.cameras or ())
         for what in ("state_width", "clip_state", "action_width", "horizon"):
             if getattr(self, what) < 0:
                 yield f"{what} must be 0 or more, it is {getattr(self, what):g}"
-        for what in ("state", "action"):
-            names = [part.name for part in getattr(self, what) or ()]
-            if len(set(names)) < len(names):
-                yield f"{what} parts must differ, they are {', '.join(names)}"
+        yield from finite_faults("clip_state", self.clip_state)
+        for what, parts, width in (
+            ("state", self.state or (), self.state_width),
+            ("action", self.action or (), self.action_width),
+        ):
+            yield from twice_faults(f"{what} parts", [part.name for part in parts])
+            if 0 < width < total(parts):
+                yield f"{what}_width must be 0 or at least {total(parts)}, its parts' numbers, it is {width}"
+
+    def _relative_faults(self) -> Iterator[str]:
+        yield from twice_faults("action parts of relative", [action for action, _ in self.relative])
+        for action, state in self.relative:
+            sizes = _size(action, self.action), _size(state, self.state)
+            if 0 in sizes or (None not in sizes and sizes[0] != sizes[1]):
+                yield (
+                    f"relative must pair action and state parts of equal sizes that are there, it pairs "
+                    f"{action!r} with {state!r}"
+                )
+
+
+def _size(name: str, parts: tuple[Part, ...] | None) -> int | None:
+    """How many numbers a part has: 0 where it is not there; None where that is the simulator's to say."""
+    if parts is None:
+        return None
+    return places(parts)[name][0].size if name in places(parts) else 0
 
 
 class Concessions(Settings):

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlvla3.transforms.api import Array, Chain, Inverse, Step, check_last
+from rlvla3.transforms.api import (
+    Array,
+    Chain,
+    Inverse,
+    Step,
+    check_declared,
+    check_last,
+    ends_faults,
+    finite_faults,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +24,10 @@ class Shares:
     """The numbers of an open gripper."""
     closed: tuple[float, ...]
     """The numbers of a closed one; each differs from that of an open one."""
+
+    def __post_init__(self) -> None:
+        check_declared("shares", ends_faults("open", self.open, "closed", self.closed))
+        check_declared("shares", finite_faults("each number", *self.open, *self.closed))
 
     def apply(self, values: Array) -> Array:
         """Numbers → shares."""
@@ -43,6 +56,10 @@ class Fingers:
     source: int
     target: int
 
+    def __post_init__(self) -> None:
+        if min(self.source, self.target) < 1:
+            raise ValueError(f"fingers must be 1 or more, are {self.source} and {self.target}")
+
     def apply(self, values: Array) -> Array:
         """[..., source] → [..., target]."""
         return _repeat(values, self.source, self.target)
@@ -62,6 +79,10 @@ class Binarise:
     """Shares → 1 from ``threshold`` on, else 0. Lost: everything between; ``invert`` changes nothing."""
 
     threshold: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be a share from 0 to 1, it is {self.threshold:g}")
 
     def apply(self, values: Array) -> Array:
         """Shares → 0 or 1."""

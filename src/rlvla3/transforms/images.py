@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlvla3.transforms.api import Array, check_pixels
+from rlvla3.transforms.api import Array, check_declared, check_pixels, choice_faults
 
 Orientation = Literal["upright", "upside_down", "flipped"]
 """How frames come: ``upside_down`` is turned by 180°, ``flipped`` has its bottom row first."""
@@ -18,6 +18,9 @@ class Upright:
     """Frames [..., H, W, 3] as they come → upright. Its own inverse, exact."""
 
     orientation: Orientation
+
+    def __post_init__(self) -> None:
+        check_declared("frames", choice_faults("orientation", self.orientation, Orientation))
 
     def apply(self, values: Array) -> Array:
         """Turn or flip."""
@@ -76,6 +79,9 @@ class ValueRange:
     ``apply`` made; what is outside the range is lost."""
 
     target: Range
+
+    def __post_init__(self) -> None:
+        check_declared("pixels", choice_faults("range", self.target, Range))
 
     def apply(self, values: Array) -> Array:
         """Uint8 → float32 in the range (uint8 again for ``bytes``)."""

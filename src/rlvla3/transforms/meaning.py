@@ -10,14 +10,20 @@ Names in use: ``eef_position``, ``eef_rotation``, ``gripper``, ``joints``, ``joi
 ``left``, ``right``, ``top``.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import msgspec
 
 from rlvla3.messages import FieldSpec
+from rlvla3.transforms.api import (
+    check_declared,
+    choice_faults,
+    ends_faults,
+    factor_faults,
+    finite_faults,
+)
 from rlvla3.transforms.images import Orientation
 from rlvla3.transforms.rotations import Form, size_of
 
@@ -38,6 +44,9 @@ class Camera:
     orientation: Orientation = "upright"
     """How the field's frames come; adapters of this package give them upright."""
 
+    def __post_init__(self) -> None:
+        check_declared(f"camera {self.role!r}", _camera_faults(self))
+
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Plain numbers: positions, joints, velocities, modes."""
@@ -50,6 +59,9 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rest: float = 0.0
     """What each number is when nothing is asked of an action part that is held, or for a state part
     that is not there."""
+
+    def __post_init__(self) -> None:
+        check_declared(f"part {self.name!r}", _part_faults(self))
 
     def words(self) -> str:
         """The part for people."""
@@ -66,6 +78,9 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     frame: Frame = ""
     """Axes that an action turns about."""
     rest: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_declared(f"part {self.name!r}", _part_faults(self))
 
     @property
     def size(self) -> int:
@@ -90,6 +105,9 @@ class Gripper(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     frame: Frame = ""
     rest: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_declared(f"part {self.name!r}", _part_faults(self))
+
     @property
     def size(self) -> int:
         """How many numbers it has."""
@@ -111,6 +129,9 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Share of the way from off to on at which an action counts as on; None: what is between is passed on."""
     frame: Frame = ""
     rest: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_declared(f"part {self.name!r}", _part_faults(self))
 
     @property
     def size(self) -> int:
@@ -136,6 +157,9 @@ class Meaning:
     action: tuple[Part, ...]
     """What the action's numbers are, in their order."""
 
+    def __post_init__(self) -> None:
+        check_declared("meaning", _meaning_faults(self))
+
     @property
     def state_parts(self) -> tuple[Part, ...]:
         """All parts of the state, field after field."""
@@ -143,9 +167,6 @@ class Meaning:
 
     def faults(self, observation: Sequence[FieldSpec], action_dim: int) -> list[str]:
         """Where it differs from the fields and the action that it is about; empty if nowhere."""
-        parts = (*self.state_parts, *self.action)
-        if found := [fault for part in parts for fault in part_faults(part)]:
-            return found
         shapes = {spec.name: spec.shape for spec in observation}
         wanted: dict[str, tuple[int, ...]] = {c.field: (c.height, c.width, 3) for c in self.cameras}
         wanted |= {name: (total(parts),) for name, parts in self.state.items()}
@@ -156,53 +177,51 @@ class Meaning:
         ]
         if total(self.action) != action_dim:
             found.append(f"the action has {action_dim} numbers, its meaning {total(self.action)}")
-        groups = {
-            "cameras": [camera.role for camera in self.cameras],
-            "state parts": [part.name for part in self.state_parts],
-            "action parts": [part.name for part in self.action],
-        }
-        for what, names in groups.items():
-            if len(set(names)) < len(names):
-                found.append(f"{what} must differ, they are {', '.join(names)}")
-        found += [
-            f"camera {camera.role!r}: {fault}"
-            for camera in self.cameras
-            for fault in choice_faults("orientation", camera.orientation, Orientation)
-        ]
         return found
 
 
-def part_faults(part: Part) -> list[str]:
-    """What is wrong with one part by itself."""
-    return [f"part {part.name!r}: {fault}" for fault in _faults(part)]
+def _camera_faults(camera: Camera) -> Iterator[str]:
+    if not (camera.field and camera.role):
+        yield f"must have a field and a role, they are {camera.field!r} and {camera.role!r}"
+    if min(camera.height, camera.width) < 1:
+        yield f"height and width must be at least 1, they are {camera.height} and {camera.width}"
+    yield from choice_faults("orientation", camera.orientation, Orientation)
 
 
-def _faults(part: Part) -> Iterator[str]:
+def _part_faults(part: Part) -> Iterator[str]:
     if not part.name:
         yield "must have a name"
     yield from choice_faults("frame", part.frame, Frame)
+    yield from finite_faults("rest", part.rest)
     if isinstance(part, Numbers) and part.size < 1:
         yield f"size must be at least 1, it is {part.size}"
     if isinstance(part, Rotation):
         yield from choice_faults("form", part.form, Form)
     if isinstance(part, Numbers | Rotation):
-        if part.scale == 0 or not math.isfinite(part.scale):
-            yield f"scale must be a finite number other than 0, it is {part.scale:g}"
+        yield from factor_faults("scale", part.scale)
     elif part.threshold is not None and not 0 <= part.threshold <= 1:
         yield f"threshold must be a share from 0 to 1, it is {part.threshold:g}"
     if isinstance(part, Gripper):
-        ends = list(zip(part.open, part.closed, strict=False))
-        if not ends or len(part.open) != len(part.closed) or any(a == b for a, b in ends):
-            yield f"open {part.open} and closed {part.closed} must be equally many numbers that differ"
-    if isinstance(part, Switch) and part.on == part.off:
-        yield f"on and off must differ, they are {part.on:g}"
+        yield from ends_faults("open", part.open, "closed", part.closed)
+        yield from finite_faults("each number of open and closed", *part.open, *part.closed)
+    if isinstance(part, Switch):
+        yield from finite_faults("each of on and off", part.on, part.off)
+        if part.on == part.off:
+            yield f"on and off must differ, they are {part.on:g}"
 
 
-def choice_faults(what: str, value: object, choices: Any) -> Iterator[str]:
-    """A line if a value is none of a Literal's."""
-    known = get_args(choices)
-    if value not in known:
-        yield f"{what} must be {', '.join(map(repr, known))}, it is {value!r}"
+def _meaning_faults(meaning: Meaning) -> Iterator[str]:
+    fields = [*(camera.field for camera in meaning.cameras), *meaning.state]
+    yield from twice_faults("fields", fields)
+    yield from twice_faults("cameras", [camera.role for camera in meaning.cameras])
+    yield from twice_faults("state parts", [part.name for part in meaning.state_parts])
+    yield from twice_faults("action parts", [part.name for part in meaning.action])
+
+
+def twice_faults(what: str, names: Sequence[str]) -> Iterator[str]:
+    """A line if a name is there twice."""
+    if len(set(names)) < len(names):
+        yield f"{what} must differ, they are {', '.join(names)}"
 
 
 def total(parts: Sequence[Part]) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlvla3.transforms.api import Array, check_pixels
+from rlvla3.transforms.api import Array, check_declared, check_pixels, choice_faults
 
 Filter = Literal["bilinear", "bicubic", "lanczos3", "area", "nearest"]
 """``area``: the mean of what a pixel covers. The others are called so everywhere."""
@@ -139,6 +139,10 @@ class Resize:
                 f"sizes must be 1 or more, are {self.height}x{self.width} and "
                 f"{self.new_height}x{self.new_width}"
             )
+        check_declared("resizing", choice_faults("filter", self.filter, Filter))
+        check_declared("resizing", choice_faults("place", self.place, Place))
+        if not 0 <= self.pad <= 255:
+            raise ValueError(f"pad must be a byte, it is {self.pad}")
 
     def apply(self, values: Array) -> Array:
         """[..., H, W, 3] → [..., new H, new W, 3]."""

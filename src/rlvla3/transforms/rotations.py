@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlvla3.transforms.api import Array, check_last
+from rlvla3.transforms.api import Array, check_declared, check_last, choice_faults, factor_faults
 
 Form = Literal[
     "axis_angle",
@@ -190,6 +190,14 @@ class Rotate:
     """Radians that 1 means; negative where the axis points the other way."""
     target_scale: float = 1.0
     """The same of the target."""
+
+    def __post_init__(self) -> None:
+        for what, form, scale in (
+            ("source", self.source, self.source_scale),
+            ("target", self.target, self.target_scale),
+        ):
+            faults = (*choice_faults("form", form, Form), *factor_faults("scale", scale))
+            check_declared(f"{what} of a rotation", faults)
 
     def apply(self, values: Array) -> Array:
         """[..., n of source] → [..., n of target]."""

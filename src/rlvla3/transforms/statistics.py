@@ -48,6 +48,24 @@ class Statistics:
             )
         if not np.isfinite([*self.first, *self.second]).all():
             raise UserError(f"statistics of mode {self.mode} must be finite; compute them again")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise UserError(
+                f"there is no mode of statistics {self.mode!r}; modes are {', '.join(get_args(Mode))}"
+            )
+        if not 0 <= self.epsilon < float("inf"):
+            raise UserError(f"epsilon of statistics must be 0 or more, it is {self.epsilon:g}")
+        lower = (0.0,) * self.size if self.mode == "mean_std" else self.first
+        wrong = [i for i, (low, high) in enumerate(zip(lower, self.second, strict=True)) if high < low]
+        if wrong:
+            names = (
+                "std is below 0" if self.mode == "mean_std" else "{1} is below {0}".format(*_NAMES[self.mode])
+            )
+            raise UserError(
+                f"statistics of mode {self.mode}: {names} in dimensions {wrong}; take the numbers of one file"
+            )
 
     @property
     def size(self) -> int:

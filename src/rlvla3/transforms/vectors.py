@@ -1,10 +1,11 @@
 """States and actions as vectors: put parts where they belong, pad, clip, cut a horizon."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlvla3.transforms.api import Array, Step, check_last
+from rlvla3.transforms.api import Array, Step, check_declared, check_last, factor_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,9 @@ class Rescale:
     """Numbers in another unit: times ``factor``, which is not 0."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        check_declared("rescaling", factor_faults("factor", self.factor))
 
     def apply(self, values: Array) -> Array:
         """Times the factor."""
@@ -44,6 +48,11 @@ class Blocks:
     target_rest: tuple[float, ...]
     """[m]: what ``apply`` gives where no block writes."""
 
+    def __post_init__(self) -> None:
+        sources, targets = [b.source for b in self.blocks], [b.target for b in self.blocks]
+        check_declared("source of blocks", _run_faults(sources, len(self.source_rest)))
+        check_declared("target of blocks", _run_faults(targets, len(self.target_rest)))
+
     def apply(self, values: Array) -> Array:
         """[..., n] → [..., m]."""
         check_last(values, len(self.source_rest), "a vector")
@@ -61,6 +70,14 @@ class Blocks:
         return made
 
 
+def _run_faults(runs: Sequence[slice], size: int) -> Iterator[str]:
+    """A line if runs of a vector of ``size`` numbers lie outside it, or over one another."""
+    bounds = sorted((run.start, run.stop) for run in runs)
+    ends = [0, *(stop for _, stop in bounds)]
+    if any(not end <= start < stop <= size for end, (start, stop) in zip(ends, bounds, strict=False)):
+        yield f"runs must lie within {size} numbers and not over one another, they are {bounds}"
+
+
 def _filled(values: Array, rest: tuple[float, ...]) -> Array:
     made = np.empty((*values.shape[:-1], len(rest)), values.dtype)
     made[:] = rest
@@ -75,7 +92,7 @@ class Pad:
     width: int
 
     def __post_init__(self) -> None:
-        if self.size > self.width:
+        if not 0 <= self.size <= self.width:
             raise ValueError(f"{self.size} numbers do not fit into a width of {self.width}")
 
     @property
@@ -102,6 +119,10 @@ class Clip:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, they are {self.low:g} and {self.high:g}")
 
     def apply(self, values: Array) -> Array:
         """Hold within the bounds."""
@@ -148,6 +169,13 @@ class PlusState:
 
     pairs: tuple[tuple[int, int], ...]
     """(number of the action, number of the state that is added to it)."""
+
+    def __post_init__(self) -> None:
+        actions = [action for action, _ in self.pairs]
+        if len(set(actions)) < len(actions) or min((n for pair in self.pairs for n in pair), default=0) < 0:
+            raise ValueError(
+                f"pairs must be of 0 or more, each number of the action once, are {list(self.pairs)}"
+            )
 
     def apply(self, values: Array, state: Array) -> Array:
         """Differences [..., H, A] → actions."""
