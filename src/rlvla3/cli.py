@@ -250,16 +250,21 @@ def play(
 def bench(
     what: Annotated[
         str,
-        typer.Argument(help="schedule: the scheduling benchmark; simulators: steps/s of what is installed."),
+        typer.Argument(
+            help="schedule: the scheduling benchmark; simulators: steps/s of what is installed; policy: "
+            "seconds of the networks."
+        ),
     ],
-    only: Annotated[str, typer.Option(help="One case, such as aa (schedule) or metaworld/84px.")] = "",
+    only: Annotated[
+        str, typer.Option(help="One case, such as aa (schedule), metaworld/84px or pi05-tiny.")
+    ] = "",
     updates: Annotated[
         int | None, typer.Option(min=1, help="schedule: versions of each case (default: about 22 s of them).")
     ] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="simulators: turns of each case.")] = None,
     costs: Annotated[
         Path | None,
-        typer.Option(help="simulators: folder for a cost model of each case (check --profile).", **_PATH),
+        typer.Option(help="Folder for a cost model of each simulator or policy (check --profile).", **_PATH),
     ] = None,
     json: Json = None,
 ) -> None:

@@ -9,12 +9,18 @@ from rich.table import Table
 
 from rlvla3.benchmarks.processor_time import WakeUp, wake_up
 from rlvla3.benchmarks.schedule import CASES, MOST_CPU_S, Result, measure
-from rlvla3.commands import bench_simulators
+from rlvla3.commands import bench_policies, bench_simulators
 from rlvla3.config_loading import did_you_mean
 from rlvla3.errors import UserError
 from rlvla3.metrics import Row, write_figures
 
-BENCHMARKS = ("schedule", "simulators")
+BENCHMARKS = ("schedule", "simulators", "policy")
+_NOT_OF = {
+    "schedule": ("--costs", "--repeats"),
+    "simulators": ("--updates",),
+    "policy": ("--updates", "--repeats"),
+}
+"""Options that a benchmark has no use for."""
 
 
 def command(
@@ -34,11 +40,13 @@ def command(
     if what not in BENCHMARKS:
         raise UserError(f"bench: there is no benchmark {what!r}; {did_you_mean(what, BENCHMARKS)}")
     given = {"--updates": updates, "--costs": costs, "--repeats": repeats}
-    for option in ("--costs", "--repeats") if what == "schedule" else ("--updates",):
+    for option in _NOT_OF[what]:
         if given[option] is not None:
             raise UserError(f"{option}: has no meaning for bench {what}; leave it out")
     if what == "simulators":
         bench_simulators.command(only, repeats, json, costs)
+    elif what == "policy":
+        bench_policies.command(only, json, costs)
     else:
         _schedule(only, updates, json)
 
