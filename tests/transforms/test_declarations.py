@@ -104,7 +104,9 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("build", "said"), PARTS + WHOLE + STEPS, ids=lambda part: str(part)[:60])
+@pytest.mark.parametrize(
+    ("build", "said"), [pytest.param(*case, id=case[1]) for case in PARTS + WHOLE + STEPS]
+)
 def test_what_cannot_be_meant_is_refused_when_it_is_built(build, said):
     with pytest.raises(ValueError, match=re.escape(said)) as refused:
         build()
