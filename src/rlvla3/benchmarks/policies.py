@@ -75,7 +75,7 @@ class Figures:
     timings: tuple[Timing, ...]
 
     def costs(self) -> dict[str, float]:
-        """The cost model's part that is of policies: fixed and per-sample seconds of an inference batch (least
+        """The part of the cost model that is of policies: fixed and per-sample seconds of a batch (least
         squares over the batch sizes), seconds of training on one chunk (at the largest)."""
         sizes = np.array([t.batch for t in self.timings], float)
         spent_s = np.array([t.sample_s for t in self.timings])
