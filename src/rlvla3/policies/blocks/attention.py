@@ -48,8 +48,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
         queries: [B, N, S, Z].
         keys: [B, G, K, Z]; G divides N.
         values: [B, G, K, Z].
-        mask: bool [B or 1, S, K], true where a token may look; None: everywhere. A token that may look
-            nowhere gets zeros.
+        mask: bool [B or 1, S or 1, K], true where a token may look, somewhere for each; None: everywhere.
 
     Returns:
         [B, S, N·Z].

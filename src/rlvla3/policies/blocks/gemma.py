@@ -69,7 +69,7 @@ class GemmaLayer(nn.Module):
         Args:
             x: [B, S, W].
             turn: rotary embedding of its positions.
-            mask: bool [B, S, K], of what came before and then of its own.
+            mask: bool [B, S or 1, K], of what came before and then of its own.
             past: keys and values of what came before; they are not turned again.
             condition: [B, S or 1, condition width], for adaptive norms.
             keys_only: nothing but keys and values is wanted, x is given back as it came.

@@ -141,8 +141,9 @@ class PiNetwork(FlowModel[PiContext]):
         x, there = self._embedded(observation, state)
         positions = there.long().cumsum(1) - 1
         turn = rotation(positions, self.sizes.language.head_size)
-        mask = there[:, None, :] & there[:, :, None]
-        x, caches = self._language(x, turn, mask, keys_only=not self.adaptive)
+        # Padding looks too, since a token that may look nowhere is undefined in some kernels; nobody looks
+        # at it.
+        x, caches = self._language(x, turn, there[:, None, :], keys_only=not self.adaptive)
         if not self.adaptive:
             return caches, there, x[:, 0, :0]
         weight = there[..., None].to(x.dtype)
