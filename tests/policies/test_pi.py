@@ -8,7 +8,10 @@ import torch
 from pi_worlds import FAMILIES, INTERFACE, build, keys, observations
 
 from rlvla3.errors import UserError
+from rlvla3.policies.building import build_model
 from rlvla3.policies.pi import prompts
+from rlvla3.policies.settings import LoraSettings, ModelSettings
+from rlvla3.policies.wrapping import network
 
 METHODS = (
     {"method": "sde"},
@@ -187,9 +190,6 @@ def test_shapes_and_counts_are_known_without_the_network(family, settings):
 
 @families
 def test_adapters_are_counted_and_train(family):
-    from rlvla3.policies.building import build_model
-    from rlvla3.policies.settings import LoraSettings, ModelSettings
-
     policy = FAMILIES[family](FAMILIES[family].Settings(size="tiny"), INTERFACE)
     lora = LoraSettings(rank=4, targets=("q_proj", "v_proj"))
     model = build_model(policy, ModelSettings(lora=lora), "cpu", 0, "train")
@@ -198,3 +198,38 @@ def test_adapters_are_counted_and_train(family):
     assert whole - trained == sum(p.numel() for p in policy.build("cpu", 0).parameters()) - sum(
         p.numel() for n, p in policy.build("cpu", 0).named_parameters() if n.startswith("value_head")
     )
+
+
+@families
+@pytest.mark.parametrize("rank", [0, 4])
+def test_frozen_weights_in_bfloat16_change_nothing_for_weights_that_came_in_it(family, rank):
+    lora = LoraSettings(rank=rank)
+    policy = FAMILIES[family](FAMILIES[family].Settings(size="tiny"), INTERFACE)
+    start = {n: a if "norm" in n else torch.from_numpy(a).bfloat16().float().numpy()
+             for n, a in taught(policy.build("cpu", 0)).arrays().items()}  # fmt: skip
+    models = []
+    for held in ("float32", "bfloat16"):
+        settings = ModelSettings(lora=lora, precision="bfloat16", frozen_weights=held)
+        model = build_model(policy, settings, "cpu", 0, "train")
+        model.load_arrays(start)
+        models.append(model)
+    whole, half = models
+    held = {
+        p.dtype for n, p in network(half).named_parameters() if "vision_tower" in n and "proj.weight" in n
+    }
+    assert held == {torch.bfloat16}
+    assert {p.dtype for _, p in half.trainable("reinforcement")} == {torch.float32}
+    given = observations(8)
+    record = whole.act(given, keys(8), True)
+    for name, array in half.act(given, keys(8), True).items():
+        np.testing.assert_array_equal(array, record[name], err_msg=name)
+    found = half.evaluate(half.prefix(given, record), given, record)
+    gap = np.abs(np.exp(found.log_prob.detach().numpy() - record["log_prob"]) - 1)
+    assert gap.max() < 0.1
+    found.log_prob.sum().backward()
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in network(half).parameters())
+
+
+def test_half_the_weights_need_half_the_arithmetic():
+    with pytest.raises(ValueError, match="frozen_weights bfloat16 needs precision bfloat16, it is float32"):
+        ModelSettings(frozen_weights="bfloat16")

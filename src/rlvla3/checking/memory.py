@@ -83,7 +83,8 @@ def _weights_mib(assembly: Assembly) -> tuple[float, float, str]:
         return weights, weights, "counted"
     if isinstance(assembly.policy, CountsWeights):
         whole, trained = assembly.policy.weight_counts(policy.lora.rank, policy.lora.targets)
-        return 4 * whole / _MIB, 4 * trained / _MIB, "counted"
+        frozen = 2 if policy.frozen_weights == "bfloat16" else 4
+        return (4 * trained + frozen * (whole - trained)) / _MIB, 4 * trained / _MIB, "counted"
     if policy.kind != "tiny":
         return 0.0, 0.0, "unknown before the policy is built"
     sizes = architecture(policy.options)

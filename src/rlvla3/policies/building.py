@@ -5,6 +5,7 @@ from typing import Any, Literal
 from rlvla3.errors import UserError
 from rlvla3.policies.api import Policy
 from rlvla3.policies.settings import ModelSettings, differing
+from rlvla3.policies.wrapping import network
 
 Use = Literal["train", "serve", "evaluate", "imitate"]
 """What a model is for: reinforcement learning in the Trainer, acting with what that publishes, acting with
@@ -30,8 +31,10 @@ def build_model(policy: Policy, settings: ModelSettings, device: str, seed: int,
 
         model = Adapted(model, settings, seed)
     if settings.precision == "bfloat16":
-        from rlvla3.policies.precision import Autocast
+        from rlvla3.policies.precision import Autocast, lower_frozen
 
+        if settings.frozen_weights == "bfloat16" and use != "imitate":
+            lower_frozen(network(model), {name for name, _ in model.trainable("reinforcement")})
         model = Autocast(model, device)
     return model
 

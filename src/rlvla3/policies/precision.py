@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,20 @@ class FullLinear(nn.Linear):
         """[..., in] → [..., out], float32."""
         with torch.autocast(input.device.type, enabled=False):
             return F.linear(input.float(), self.weight, self.bias)
+
+
+_LOWERED = (nn.Linear, nn.Conv2d, nn.Embedding)
+
+
+def lower_frozen(model: Any, trained: Collection[str]) -> None:
+    """Hold in bfloat16 what does not train of linear layers, convolutions and embeddings, in place. Norms and
+    statistics stay as they are."""
+    for prefix, module in model.named_modules():
+        if not isinstance(module, _LOWERED):
+            continue
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            if name not in trained:
+                parameter.data = parameter.data.to(torch.bfloat16)
 
 
 class Autocast(Wrapped):

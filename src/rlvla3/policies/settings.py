@@ -62,8 +62,19 @@ class ModelSettings(Settings):
     """What a version hands to Generators: the whole policy with adapters folded in, or only what trains;
     Generators then build the frozen rest themselves, from ``weights`` or the seed."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward passes in Trainer and Generators. Weights, optimiser, value head and log-probs
-    are float32 in any case."""
+    """Arithmetic of forward passes in Trainer and Generators. Weights that train, optimiser, value head and
+    log-probs are float32 in any case."""
+    frozen_weights: Literal["float32", "bfloat16"] = "float32"
+    """How linear layers, convolutions and embeddings that do not train are held; ``bfloat16`` takes half the
+    memory and needs ``precision: bfloat16``, with which it changes nothing for weights that came in it."""
     activation_checkpointing: bool = False
     """Whether the Trainer computes the activations of the policy's blocks again in the backward pass
     instead of keeping them: less memory for one more forward pass of the blocks that train."""
+
+    @model_validator(mode="after")
+    def _lowers(self) -> "ModelSettings":
+        if self.frozen_weights == "bfloat16" and self.precision != "bfloat16":
+            raise ValueError(
+                f"frozen_weights bfloat16 needs precision bfloat16, it is {self.precision}; set both, or none"
+            )
+        return self

@@ -71,7 +71,8 @@ class VisionEmbeddings(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """[B, 3, side, side] → [B, S, W]."""
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
-        found: Tensor = patches + self.position_embedding.weight
+        # In float32, also where the weights are held in less: the sum is what every block adds to.
+        found: Tensor = patches.float() + self.position_embedding.weight.float()
         return found
 
 

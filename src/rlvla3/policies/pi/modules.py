@@ -33,7 +33,7 @@ class LanguageModel(GemmaBody):
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """Tokens [B, S] → [B, S, W], scaled by √W as Gemma has it; pictures are not."""
-        rows: Tensor = self.embed_tokens(tokens)
+        rows: Tensor = self.embed_tokens(tokens).float()
         return rows * math.sqrt(rows.shape[-1])
 
 

@@ -186,7 +186,7 @@ class PiNetwork(FlowModel[PiContext]):
             tokens.flatten(1, 2), turn, self._mask(context.there, samples, length), context.caches, condition
         )
         features: Tensor = y.unflatten(1, (samples, length))[:, :, -self.processing.horizon :]
-        return features
+        return features.contiguous()
 
     def _mask(self, there: Tensor, samples: int, length: int) -> Tensor:
         """Bool [B, M·Q, S + M·Q]: a suffix token sees the prefix, and of its own sample the blocks up to its
