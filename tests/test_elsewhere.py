@@ -111,14 +111,14 @@ def test_a_silent_interpreter_ends_with_what_it_started(
     late: str, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first question is silent, or only the second one."""
-    monkeypatch.setattr(interpreter if late == "_PROBE_TIMEOUT_S" else asking, late, 1.0)
+    monkeypatch.setattr(interpreter if late == "_PROBE_TIMEOUT_S" else asking, late, 2.0)
     program, child = tmp_path / "python", tmp_path / "child"
     answers = "" if late == "_PROBE_TIMEOUT_S" else f'case "$2" in *runpy*) ;; *) exec {python} "$@";; esac\n'
     program.write_text(f"#!/bin/sh\n{answers}sleep 600 &\necho $! > {child}\nwait\n")
     program.chmod(0o755)
     with pytest.raises(UserError) as refusal:
         load_config(recipe(tmp_path, program), [])
-    assert str(refusal.value).endswith(f"'{program}': it said nothing within 1 s; name another interpreter")
+    assert str(refusal.value).endswith(f"'{program}': it said nothing within 2 s; name another interpreter")
     assert str(refusal.value).count("said nothing") == 1
     assert ended(int(child.read_text()))
 
