@@ -13,6 +13,7 @@ from rlvla3.policies.pi import prompts
 from rlvla3.policies.settings import LoraSettings, ModelSettings
 from rlvla3.policies.wrapping import network
 
+pytestmark = pytest.mark.long  # networks of two million parameters
 METHODS = (
     {"method": "sde"},
     {"method": "sde", "window": 3},
