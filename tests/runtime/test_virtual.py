@@ -95,7 +95,7 @@ def test_a_run_is_a_function_of_its_seed():
     assert run(1).seconds != run(2).seconds
 
 
-@pytest.mark.long
+@pytest.mark.live  # alone on the machine, because it measures processor time
 def test_a_hundred_thousand_requests_take_less_than_five_seconds_of_processor_time():
     settings = w.settings(
         w.topology(simulators=4, envs=8, slots=8),
